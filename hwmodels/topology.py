@@ -1,0 +1,58 @@
+"""`GroupShape`: what a process group looks like on the machine it is placed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupShape:
+    """How the members of a process group lie on nodes; array-shaped.
+
+    A collective is priced on this, never on a rank count alone.
+
+    Attributes
+    ----------
+    ranks_per_node : ndarray of int64
+        Members in one node (the same in each node of the group).
+    nodes : ndarray of int64
+        Nodes that the group spans.
+    stride : ndarray of int64
+        Distance in ranks between neighbours of the group inside the world order.
+        A stride of ``s`` means that ``s`` such groups use the fabric side by side.
+    """
+
+    ranks_per_node: IntArray
+    nodes: IntArray
+    stride: IntArray
+
+    @property
+    def size(self) -> IntArray:
+        """Number of ranks in the group."""
+        return np.asarray(self.ranks_per_node * self.nodes)
+
+
+def group_shape(size: ArrayLike, stride: ArrayLike, gpus_per_node: ArrayLike) -> GroupShape:
+    """Shape of a group of `size` ranks, `stride` apart, with ranks filled node by node.
+
+    With ``g`` GPUs in a node, ``g // stride`` members (at least one, at most `size`) share
+    a node. A group whose members do not divide evenly over nodes is rounded up to whole
+    nodes: the fuller node decides the time.
+
+    Parameters
+    ----------
+    size, stride, gpus_per_node : array_like of int
+        Broadcast against each other.
+    """
+    size_, stride_, gpn = np.broadcast_arrays(
+        np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64), np.asarray(gpus_per_node, dtype=np.int64)
+    )
+    inside = np.clip(gpn // np.maximum(stride_, 1), 1, np.maximum(size_, 1))
+    nodes = -(-size_ // inside)
+    even = -(-size_ // nodes)
+    return GroupShape(even, nodes, np.asarray(stride_))

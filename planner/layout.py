@@ -1,0 +1,464 @@
+"""`Layout`: the degrees of parallelism, their arithmetic, and every validity rule.
+
+A `LayoutBatch` holds the same fields as arrays, so that one formula serves one layout and a
+million. Each rule stands once in `RULES`, is evaluated on arrays, and explains itself for a
+single layout with a value that would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.errors import Fault, InputError
+from hwmodels.topology import GroupShape, group_shape
+from planner.model.spec import ModelSpec, Moe
+from planner.schedule import get as get_schedule
+from planner.schedule import names as schedule_names
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
+SCHEDULES: tuple[str, ...] = schedule_names()
+_INTERLEAVED = np.asarray([get_schedule(name).interleaved for name in SCHEDULES])
+DEGREES: tuple[str, ...] = ("tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "fsdp", "mbs")
+AXES: tuple[str, ...] = ("tp", "cp", "dp", "dp_cp", "fsdp", "replica", "ep", "etp", "edp", "pp", "world")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One parallel layout.
+
+    Attributes
+    ----------
+    tp, cp, pp, dp : int
+        Tensor, context, pipeline and data parallel degrees; world = tp*cp*pp*dp.
+    sp : int
+        1: sequence parallel over the tp group (Megatron), 0: not.
+    vpp : int
+        Virtual stages per pipeline rank; 1 is not interleaved.
+    ep, etp : int
+        Expert and expert-tensor parallel degrees; ep*etp divides tp*cp*dp.
+    zero_stage : int
+        0-3. 3 shards parameters (ZeRO-3, FSDP); 1 shards the optimizer, 2 gradients too.
+    fsdp : int
+        Ranks over which ZeRO/FSDP shards; 0 means all of dp (and cp). dp = replicas * fsdp.
+    mbs : int
+        Sequences per micro-batch and data-parallel rank.
+    recompute : {'none', 'selective', 'full'}
+    schedule : str
+        Name of a pipeline schedule; 1f1b when pp is 1.
+    """
+
+    tp: int = 1
+    sp: int = 0
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int = 1
+    zero_stage: int = 0
+    fsdp: int = 0
+    mbs: int = 1
+    recompute: str = "none"
+    schedule: str = "1f1b"
+
+    @property
+    def world(self) -> int:
+        """Ranks that the layout uses."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    def microbatches(self, gbs: int) -> int:
+        """Micro-batches of one step: gbs / (mbs * dp)."""
+        return gbs // (self.mbs * self.dp)
+
+    def label(self) -> str:
+        """Short text for tables: the degrees that are not 1."""
+        parts = [f"{k}{getattr(self, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if getattr(self, k) > 1]
+        if self.sp:
+            parts.insert(1 if self.tp > 1 else 0, "sp")
+        if self.zero_stage:
+            parts.append(f"zero{self.zero_stage}")
+        if self.zero_stage and self.fsdp not in (0, self.dp):
+            parts.append(f"fsdp{self.fsdp}")
+        parts.append(f"mbs{self.mbs}")
+        if self.recompute != "none":
+            parts.append(self.recompute)
+        if self.pp > 1:
+            parts.append(self.schedule)
+        return " ".join(parts) if parts else "single"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutBatch:
+    """Many layouts as arrays of one shape (``()`` for a single one).
+
+    Fields as in `Layout`; `recompute` and `schedule` are indices into `RECOMPUTE` and
+    `SCHEDULES`.
+    """
+
+    tp: IntArray
+    sp: IntArray
+    cp: IntArray
+    pp: IntArray
+    vpp: IntArray
+    dp: IntArray
+    ep: IntArray
+    etp: IntArray
+    zero_stage: IntArray
+    fsdp: IntArray
+    mbs: IntArray
+    recompute: IntArray
+    schedule: IntArray
+
+    @classmethod
+    def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
+        """From one layout (shape ``()``) or a sequence of n (shape ``(n,)``)."""
+        single = isinstance(layouts, Layout)
+        items: Sequence[Layout] = [layouts] if isinstance(layouts, Layout) else layouts
+        columns = {}
+        for field in fields(cls):
+            values: list[int] = []
+            for item in items:
+                value = getattr(item, field.name)
+                if field.name == "recompute":
+                    value = RECOMPUTE.index(value)
+                elif field.name == "schedule":
+                    value = SCHEDULES.index(value)
+                values.append(value)
+            array = np.asarray(values, dtype=np.int64)
+            columns[field.name] = array[0] if single else array
+        return cls(**{name: np.asarray(array) for name, array in columns.items()})
+
+    def __len__(self) -> int:
+        return int(np.size(self.tp))
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> LayoutBatch:
+        """The layouts at `index` (integer positions or a mask)."""
+        return LayoutBatch(**{f.name: np.asarray(getattr(self, f.name)[index]) for f in fields(self)})
+
+    def layout(self, i: int) -> Layout:
+        """The i-th layout as a `Layout`."""
+        values = {f.name: int(np.atleast_1d(getattr(self, f.name))[i]) for f in fields(self)}
+        recompute, schedule = values.pop("recompute"), values.pop("schedule")
+        return Layout(**values, recompute=RECOMPUTE[recompute], schedule=SCHEDULES[schedule])
+
+    @property
+    def world(self) -> IntArray:
+        """Ranks of each layout."""
+        return np.asarray(self.tp * self.cp * self.pp * self.dp)
+
+    def microbatches(self, gbs: int) -> IntArray:
+        """Micro-batches of one step: gbs / (mbs * dp)."""
+        return np.asarray(gbs // (self.mbs * self.dp))
+
+    @property
+    def fsdp_degree(self) -> IntArray:
+        """Ranks over which ZeRO/FSDP shards: `fsdp`, or dp where it is blank (0)."""
+        return np.where(self.fsdp > 0, self.fsdp, self.dp)
+
+    @property
+    def edp(self) -> IntArray:
+        """Expert data parallel degree: tp*cp*dp / (ep*etp)."""
+        return np.asarray(np.maximum(self.tp * self.cp * self.dp // (self.ep * self.etp), 1))
+
+    def axis(self, name: str) -> tuple[IntArray, IntArray]:
+        """Size and stride (in ranks) of the groups of one axis.
+
+        Ranks are ordered tp, cp, dp, pp from the fastest to the slowest (Megatron's default
+        order tp-cp-ep-dp-pp for the dense grid). The expert grid folds onto tp*cp*dp as
+        etp, ep, edp from the fastest.
+        """
+        one = np.ones_like(self.tp)
+        table: dict[str, tuple[IntArray, IntArray]] = {
+            "tp": (self.tp, one),
+            "cp": (self.cp, self.tp),
+            "dp": (self.dp, np.asarray(self.tp * self.cp)),
+            "dp_cp": (np.asarray(self.dp * self.cp), self.tp),
+            "fsdp": (np.asarray(self.fsdp_degree * self.cp), self.tp),
+            "replica": (np.asarray(self.dp // self.fsdp_degree), np.asarray(self.tp * self.cp * self.fsdp_degree)),
+            "etp": (self.etp, one),
+            "ep": (self.ep, self.etp),
+            "edp": (self.edp, np.asarray(self.ep * self.etp)),
+            "pp": (self.pp, np.asarray(self.tp * self.cp * self.dp)),
+            "world": (self.world, one),
+        }
+        return table[name]
+
+    def group(self, name: str, gpus_per_node: int) -> GroupShape:
+        """Shape of the groups of one axis on nodes of `gpus_per_node` GPUs."""
+        size, stride = self.axis(name)
+        return group_shape(size, stride, gpus_per_node)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleContext:
+    """What the rules are evaluated against."""
+
+    model: ModelSpec
+    gbs: int
+    seq_len: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A validity rule: its identifier, its sentence, its test on arrays, and its remedy.
+
+    Attributes
+    ----------
+    id : str
+    sentence : str
+        The rule as a person would say it.
+    holds : callable
+        ``(layouts, context) -> bool array``, True where the rule is kept.
+    explain : callable
+        ``(layout, context) -> (what, why, fix)`` for one layout that breaks it.
+    needs : tuple of str
+        Rules that must hold for this one to be meaningful (no faults in a row for one cause).
+    """
+
+    id: str
+    sentence: str
+    holds: Callable[[LayoutBatch, RuleContext], BoolArray]
+    explain: Callable[[Layout, RuleContext], tuple[str, str, str]]
+    needs: tuple[str, ...] = ("degrees-positive",)
+
+
+def divisors(n: int, most: int | None = None) -> list[int]:
+    """Divisors of n in rising order, none above `most`."""
+    limit = n if most is None else min(n, most)
+    return [d for d in range(1, limit + 1) if n % d == 0] if n < 100_000 else _large_divisors(n, limit)
+
+
+def _large_divisors(n: int, limit: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted(d for d in {*small, *(n // d for d in small)} if d <= limit)
+
+
+def _choices(values: Iterable[int], name: str) -> str:
+    return f"{name} in " + ", ".join(str(v) for v in values)
+
+
+def _attention_heads(ctx: RuleContext) -> list[int]:
+    return sorted({layer.attention.n_heads for layer in ctx.model.layers})
+
+
+def _divides(number: int, array: IntArray) -> BoolArray:
+    return np.asarray(number % np.maximum(array, 1) == 0)
+
+
+def _experts(ctx: RuleContext) -> list[int]:
+    return sorted({layer.ffn.n_experts for layer in ctx.model.layers if isinstance(layer.ffn, Moe)})
+
+
+def _all(parts: Iterable[BoolArray], like: IntArray) -> BoolArray:
+    result = np.ones(np.shape(like), dtype=np.bool_)
+    for part in parts:
+        result = result & part
+    return result
+
+
+def _positive(b: LayoutBatch, _: RuleContext) -> BoolArray:
+    at_least_one = _all((getattr(b, k) >= 1 for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs")), b.tp)
+    return at_least_one & (b.fsdp >= 0) & ((b.sp == 0) | (b.sp == 1)) & (b.zero_stage >= 0) & (b.zero_stage <= 3)
+
+
+def _explain_positive(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
+    bad = [f"{k}={getattr(lay, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs") if getattr(lay, k) < 1]
+    if lay.fsdp < 0:
+        bad.append(f"fsdp={lay.fsdp}")
+    if lay.sp not in (0, 1):
+        bad.append(f"sp={lay.sp}")
+    if not 0 <= lay.zero_stage <= 3:
+        bad.append(f"zero_stage={lay.zero_stage}")
+    return ", ".join(bad), "degrees are whole numbers of at least 1, sp is 0 or 1, zero_stage 0 to 3", "1 for a degree that is not used"
+
+
+def _explain_world(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    rest = lay.tp * lay.cp * lay.pp
+    if ctx.world % rest == 0:
+        fix = f"dp={ctx.world // rest}"
+    else:
+        fix = f"a product tp*cp*pp that divides {ctx.world}, e.g. {_choices(divisors(ctx.world, 64), 'tp*cp*pp')}"
+    return f"tp*cp*pp*dp = {lay.world}", f"the cluster has {ctx.world} ranks", fix
+
+
+def _explain_heads(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    heads = _attention_heads(ctx)
+    fit = [d for d in divisors(min(heads)) if all(h % d == 0 for h in heads)]
+    return f"tp={lay.tp} does not divide the attention heads", f"{ctx.model.name} has {heads[0]} heads", _choices(fit, "tp")
+
+
+def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
+    return _all(((k % np.maximum(b.tp, 1) == 0) | (b.tp % k == 0) for k in kv), b.tp)
+
+
+def _explain_kv(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
+    return (f"tp={lay.tp} neither divides nor is a multiple of the key-value heads",
+            f"{ctx.model.name} has {kv[0]} key-value heads, which are split or replicated whole", _choices(divisors(kv[0]), "tp"))
+
+
+def _ffn_widths(ctx: RuleContext) -> list[int]:
+    widths = set()
+    for layer in ctx.model.layers:
+        ffn = layer.ffn
+        if isinstance(ffn, Moe):
+            if ffn.shared_ffn_hidden:
+                widths.add(ffn.shared_ffn_hidden)
+        else:
+            widths.add(ffn.ffn_hidden)
+    return sorted(widths)
+
+
+def _explain_ffn(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    bad = next(w for w in _ffn_widths(ctx) if w % lay.tp)
+    return f"tp={lay.tp} does not divide the feed-forward width {bad}", "a column split gives each rank a whole share", _choices(divisors(bad, 64), "tp")
+
+
+def _explain_layers(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    n = ctx.model.n_layers
+    fit = [d for d in divisors(n) if d % lay.pp == 0]
+    fix = _choices([d // lay.pp for d in fit], "vpp") if fit else _choices(divisors(n), "pp*vpp")
+    return f"pp*vpp = {lay.pp * lay.vpp} does not divide the {n} layers", "each virtual stage holds the same number of layers", fix
+
+
+def _explain_gbs(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    per = lay.mbs * lay.dp
+    near = max(per, round(ctx.gbs / per) * per)
+    options = divisors(ctx.gbs // lay.dp, 64) if ctx.gbs % lay.dp == 0 else []
+    fix = _choices(options, "mbs") if options else f"gbs={near}, or dp dividing {ctx.gbs}"
+    return f"mbs*dp = {per} does not divide gbs={ctx.gbs}", "every rank runs the same whole number of micro-batches", fix
+
+
+def _explain_interleave(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    m = lay.microbatches(ctx.gbs)
+    return (f"{m} micro-batches with pp={lay.pp}, vpp={lay.vpp}",
+            "interleaved 1F1B runs micro-batches in rounds of pp", f"vpp=1, or micro-batches that are a multiple of {lay.pp}")
+
+
+def _explain_ep(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    experts = _experts(ctx)
+    if not experts:
+        return f"ep={lay.ep}, etp={lay.etp}", f"{ctx.model.name} has no experts", "ep=1 etp=1"
+    return f"ep={lay.ep} does not divide the {experts[0]} experts", "each rank holds the same number of experts", _choices(divisors(experts[0]), "ep")
+
+
+def _ep_grid(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    return np.asarray((b.tp * b.cp * b.dp) % np.maximum(b.ep * b.etp, 1) == 0)
+
+
+def _etp_width(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    widths = {layer.ffn.ffn_hidden for layer in ctx.model.layers if isinstance(layer.ffn, Moe)}
+    return _all((_divides(w, b.etp) for w in widths), b.tp)
+
+
+def _need_experts(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    experts = _experts(ctx)
+    if not experts:
+        return np.asarray((b.ep == 1) & (b.etp == 1))
+    return _all((_divides(e, b.ep) for e in experts), b.tp)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("degrees-positive", "Every degree is a whole number of at least 1; sp is 0 or 1; zero_stage is 0 to 3.",
+         _positive, _explain_positive, ()),
+    Rule("world-product", "tp*cp*pp*dp equals the number of ranks.",
+         lambda b, c: np.asarray(b.world == c.world), _explain_world),
+    Rule("tp-heads", "tp divides the attention heads.",
+         lambda b, c: _all((_divides(h, b.tp) for h in _attention_heads(c)), b.tp), _explain_heads),
+    Rule("tp-kv-heads", "tp divides the key-value heads or is a multiple of them.", _kv_ok, _explain_kv),
+    Rule("tp-ffn", "tp divides every dense feed-forward width.",
+         lambda b, c: _all((_divides(w, b.tp) for w in _ffn_widths(c)), b.tp), _explain_ffn),
+    Rule("sp-needs-tp", "Sequence parallel needs a tensor-parallel group.",
+         lambda b, c: np.asarray((b.sp == 0) | (b.tp > 1)),
+         lambda lay, c: ("sp=1 with tp=1", "sequence parallel splits activations over the tp group", "sp=0, or tp>1")),
+    Rule("seq-split", "seq_len divides by tp (with sequence parallel) and by 2*cp.",
+         lambda b, c: np.asarray((c.seq_len % np.where(b.sp == 1, b.tp * b.cp, b.cp) == 0)
+                                 & ((b.cp == 1) | (c.seq_len % (2 * b.cp) == 0))),
+         lambda lay, c: (f"seq_len={c.seq_len} with tp={lay.tp}, sp={lay.sp}, cp={lay.cp}",
+                         "every rank takes an equal part of the sequence",
+                         f"a seq_len that is a multiple of {(lay.tp if lay.sp else 1) * 2 * lay.cp}")),
+    Rule("layers-stages", "pp*vpp divides the number of layers.",
+         lambda b, c: _divides(c.model.n_layers, np.asarray(b.pp * b.vpp)), _explain_layers),
+    Rule("gbs-microbatch", "mbs*dp divides gbs.",
+         lambda b, c: _divides(c.gbs, np.asarray(b.mbs * b.dp)), _explain_gbs),
+    Rule("vpp-needs-pp", "Virtual stages need a pipeline and the interleaved schedule, and the reverse.",
+         lambda b, c: np.asarray(np.where(_INTERLEAVED[b.schedule], (b.pp > 1) & (b.vpp > 1), b.vpp == 1)),
+         lambda lay, c: (f"vpp={lay.vpp} with pp={lay.pp} and schedule {lay.schedule}",
+                         "interleaved schedules need pp > 1 and vpp > 1, the others hold one stage a rank",
+                         "vpp=1 with " + " or ".join(n for n in SCHEDULES if not get_schedule(n).interleaved))),
+    Rule("interleave-rounds", "Interleaved 1F1B needs micro-batches in multiples of pp.",
+         lambda b, c: np.asarray((b.vpp == 1) | (b.microbatches(c.gbs) % np.maximum(b.pp, 1) == 0)),
+         _explain_interleave, ("degrees-positive", "gbs-microbatch")),
+    Rule("ep-experts", "ep divides the number of experts; a dense model has ep = etp = 1.", _need_experts, _explain_ep),
+    Rule("ep-grid", "ep*etp divides tp*cp*dp.", _ep_grid,
+         lambda lay, c: (f"ep*etp = {lay.ep * lay.etp} does not divide tp*cp*dp = {lay.tp * lay.cp * lay.dp}",
+                         "the expert grid folds onto the ranks of one pipeline stage",
+                         _choices([d // lay.etp for d in divisors(lay.tp * lay.cp * lay.dp, 256) if d % lay.etp == 0], "ep"))),
+    Rule("etp-width", "etp divides the expert width.", _etp_width,
+         lambda lay, c: (f"etp={lay.etp} does not divide the expert width", "a column split gives each rank a whole share", "etp=1")),
+    Rule("fsdp-divides-dp", "fsdp divides dp.",
+         lambda b, c: np.asarray(b.dp % np.maximum(b.fsdp_degree, 1) == 0),
+         lambda lay, c: (f"fsdp={lay.fsdp} does not divide dp={lay.dp}", "dp = replicas * fsdp", _choices(divisors(lay.dp, 1024), "fsdp"))),
+    Rule("zero-needs-dp", "ZeRO needs more than one data-parallel rank.",
+         lambda b, c: np.asarray((b.zero_stage == 0) | (b.dp * b.cp > 1)),
+         lambda lay, c: (f"zero_stage={lay.zero_stage} with dp={lay.dp}", "there is nothing to shard over", "zero_stage=0")),
+)
+
+
+def check(layouts: LayoutBatch, context: RuleContext) -> dict[str, BoolArray]:
+    """Evaluate every rule on arrays.
+
+    Returns
+    -------
+    dict of str to ndarray of bool
+        Rule identifier -> True where the rule holds.
+    """
+    with np.errstate(divide="ignore"):
+        return {rule.id: np.asarray(rule.holds(layouts, context)) for rule in RULES}
+
+
+def faults(layout: Layout, context: RuleContext, where: str = "") -> list[Fault]:
+    """All rules that one layout breaks, each with a way out."""
+    unknown = _unknown_names(layout, where)
+    if unknown:
+        return unknown
+    kept = check(LayoutBatch.of(layout), context)
+    found = []
+    for rule in RULES:
+        if not kept[rule.id] and all(kept[need] for need in rule.needs):
+            what, why, fix = rule.explain(layout, context)
+            found.append(Fault(what, where, why, fix, rule.id))
+    return found
+
+
+def _unknown_names(layout: Layout, where: str) -> list[Fault]:
+    found = []
+    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+        value = getattr(layout, name)
+        if value not in allowed:
+            found.append(Fault(f"{name} is {value!r}", where, "it is not a known name", " or ".join(allowed), f"{name}-known"))
+    return found
+
+
+def validate(layout: Layout, context: RuleContext, where: str = "") -> None:
+    """Raise `InputError` with every broken rule; return silently when all hold."""
+    found = faults(layout, context, where)
+    if found:
+        raise InputError(found)
+
+
+def with_defaults(layout: Layout, world: int) -> Layout:
+    """Fill dp from the world size where tp*cp*pp divides it, and the schedule from vpp."""
+    rest = layout.tp * layout.cp * layout.pp
+    dp = world // rest if rest > 0 and world % rest == 0 else layout.dp
+    schedule = "interleaved-1f1b" if layout.vpp > 1 and layout.schedule == "1f1b" else layout.schedule
+    return replace(layout, dp=dp, schedule=schedule)

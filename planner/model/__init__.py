@@ -1,0 +1,1 @@
+"""Models: `ModelSpec` and one importer per family of Hugging Face configs."""

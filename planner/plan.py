@@ -1,0 +1,206 @@
+"""`Plan`: the versioned document that everything hands around (plan.json).
+
+A plan can say more than one layout: uneven stages, recompute and batch share per stage or
+rank, separate dense and expert grids, explicit placement. Uniform values are merely equal
+entries, so later planners need no new format.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from planner.layout import Layout
+from planner.model.spec import ModelSpec
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One virtual stage.
+
+    Attributes
+    ----------
+    stage : int
+        Global virtual stage index (PyTorch's stage index).
+    rank, chunk : int
+        Pipeline rank and position on it.
+    layers : tuple of int
+        Decoder layer indices, in order.
+    embedding, head : bool
+        Whether the stage also holds the embedding / the final norm, head and loss.
+    recompute : str
+        none, selective or full, for the layers of this stage.
+    """
+
+    stage: int
+    rank: int
+    chunk: int
+    layers: tuple[int, ...]
+    embedding: bool
+    head: bool
+    recompute: str
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a world rank runs."""
+
+    rank: int
+    node: int
+    gpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is trained.
+
+    Attributes
+    ----------
+    seq_len, gbs : int
+        Tokens a sequence; sequences a step.
+    precision : str
+        ``"bf16"``, ``"fp16"``, ``"fp32"`` (mixed precision keeps fp32 main weights).
+    optimizer : str
+        ``"adamw"``, ``"sgd"``.
+    framework : str
+        Name of a framework preset.
+    """
+
+    seq_len: int
+    gbs: int
+    precision: str = "bf16"
+    optimizer: str = "adamw"
+    framework: str = "generic"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The predicted figures that travel with a plan (seconds, bytes)."""
+
+    step_s: float
+    step_low_s: float
+    step_high_s: float
+    phases: list[dict[str, float]]
+    peak_bytes: list[int]
+    memory: list[dict[str, int]]
+    mfu: float
+    tokens_per_s_per_gpu: float
+    usd_per_mtoken: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A training plan (`kind` is ``"training"``; serving plans come with their own roles).
+
+    Attributes
+    ----------
+    model : dict
+        The Hugging Face config the model was read from (so that a plan is self-contained).
+    model_name : str
+    cluster : str
+        Preset or file that the plan was made for.
+    workload : Workload
+    layout : Layout
+        The degrees; what the grids below say rank by rank.
+    stages : tuple of StagePlan
+    batch_share : tuple of int
+        Sequences a step for each dp rank; they sum to gbs.
+    dense_grid, expert_grid : tuple of (axis, size), slowest first
+        How world ranks unfold: ``(("pp", 2), ("dp", 4), ("cp", 1), ("tp", 8))``; the expert
+        grid is ``(("pp", …), ("edp", …), ("ep", …), ("etp", …))``.
+    actions : tuple of tuple of str
+        Compute actions of every pipeline rank in PyTorch's notation (empty for pp = 1).
+    placement : tuple of Placement
+    predicted : Prediction or None
+    provenance : dict
+        Version, calibration source, seeds.
+    roles : tuple of dict
+        Serving roles; empty for training.
+    """
+
+    name: str
+    model: dict[str, Any]
+    model_name: str
+    cluster: str
+    workload: Workload
+    layout: Layout
+    stages: tuple[StagePlan, ...]
+    batch_share: tuple[int, ...]
+    dense_grid: tuple[tuple[str, int], ...]
+    expert_grid: tuple[tuple[str, int], ...]
+    actions: tuple[tuple[str, ...], ...]
+    placement: tuple[Placement, ...]
+    predicted: Prediction | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+    roles: tuple[dict[str, Any], ...] = ()
+    kind: Literal["training", "serving"] = "training"
+    schema: int = SCHEMA
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON-able content, `schema` and `kind` first."""
+        content = asdict(self)
+        return {"schema": content.pop("schema"), "kind": content.pop("kind"), **content}
+
+    def digest(self) -> str:
+        """Hash of what runs (predictions and provenance left out); 16 hex digits."""
+        content = self.to_dict()
+        for key in ("predicted", "provenance", "name"):
+            content.pop(key)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def build_plan(
+    name: str,
+    config: dict[str, Any],
+    model: ModelSpec,
+    cluster: str,
+    workload: Workload,
+    layout: Layout,
+    gpus_per_node: int,
+    predicted: Prediction | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Plan:
+    """The plan of a uniform layout: equal stages, equal shares, ranks filled node by node."""
+    from planner.schedule import get
+
+    schedule = get(layout.schedule)
+    n_stages = layout.pp * layout.vpp
+    per = model.n_layers // n_stages
+    stages = tuple(
+        StagePlan(
+            stage=s,
+            rank=schedule.rank_of(s, layout.pp),
+            chunk=schedule.chunk_of(s, layout.pp),
+            layers=tuple(range(s * per, (s + 1) * per)),
+            embedding=s == 0,
+            head=s == n_stages - 1,
+            recompute=layout.recompute,
+        )
+        for s in range(n_stages)
+    )
+    actions: tuple[tuple[str, ...], ...] = ()
+    if layout.pp > 1:
+        lists = schedule.actions(layout.pp, layout.microbatches(workload.gbs), layout.vpp)
+        actions = tuple(tuple(str(a) for a in rank) for rank in lists)
+    edp = layout.tp * layout.cp * layout.dp // (layout.ep * layout.etp)
+    return Plan(
+        name=name,
+        model=config,
+        model_name=model.name,
+        cluster=cluster,
+        workload=workload,
+        layout=layout,
+        stages=stages,
+        batch_share=(workload.gbs // layout.dp,) * layout.dp,
+        dense_grid=(("pp", layout.pp), ("dp", layout.dp), ("cp", layout.cp), ("tp", layout.tp)),
+        expert_grid=(("pp", layout.pp), ("edp", edp), ("ep", layout.ep), ("etp", layout.etp)),
+        actions=actions,
+        placement=tuple(Placement(r, r // gpus_per_node, r % gpus_per_node) for r in range(layout.world)),
+        predicted=predicted,
+        provenance=provenance or {},
+    )
