@@ -1,0 +1,308 @@
+"""Framework presets: what a training framework does unless a plan says otherwise.
+
+A preset holds switches (which kernels, which dtypes, what overlaps) and at most three host
+constants of its own: per kernel, per micro-batch and per step. It never holds an efficiency
+or another coefficient: those describe hardware and live in the device. The state of a code
+base at another time is another entry of the table ("megatron-2021"), not a branch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from hwmodels.errors import Fault, InputError
+
+Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
+GradDtype = Literal["fp32", "bf16", "same"]
+
+ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
+GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
+
+
+@dataclass(frozen=True, slots=True)
+class HostConstant:
+    """Host time of a framework, with where it comes from.
+
+    Attributes
+    ----------
+    value : float
+        Seconds, >= 0.
+    source : str
+    rows : int
+        Measurements it was fitted on; 0 for a default.
+    residual : float
+        Mean absolute relative error of that fit; 0 for a default.
+    """
+
+    value: float
+    source: str
+    rows: int = 0
+    residual: float = 0.0
+
+    def __float__(self) -> float:
+        return self.value
+
+
+UNFITTED = HostConstant(0.0, "not fitted: the kernel launch time of the device is the only host time")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkPreset:
+    """Switches and defaults of one framework.
+
+    Attributes
+    ----------
+    name : str
+    attention : {'flash', 'unfused', 'unfused-fused-softmax', 'sdpa-cpu'}
+        ``flash``: one fused kernel, no score matrix. ``unfused``: two batched GEMMs with eager
+        scale, mask, softmax and dropout between them. ``unfused-fused-softmax``: the same with
+        scale, mask and softmax in one kernel (Megatron's scaled upper-triangular softmax).
+        ``sdpa-cpu``: PyTorch's `scaled_dot_product_attention` on a CPU.
+    dropout : bool
+        Attention and hidden dropout are on: their kernels run and their masks are saved.
+    fused_elementwise : bool
+        bias-GELU, bias-dropout-add and SwiGLU are one kernel each; False: one kernel an operator.
+    fused_norm : bool
+        The norm is one kernel; False: eager operators.
+    fused_cross_entropy : bool
+        Loss without a separate fp32 copy of the logits.
+    grad_dtype : {'fp32', 'bf16', 'same'}
+        Dtype in which gradients are accumulated and reduced; ``same`` is the compute dtype.
+    overlap_grad_reduce : bool
+        Gradient buckets are reduced while the last backward still runs.
+    overlap_param_gather : bool
+        Parameters (ZeRO-1 after the step, FSDP before use) are gathered behind compute.
+    zero_stage : int
+        Stage that is meant where a measurement or user leaves it blank.
+    sequence_parallel : bool
+        Whether a blank `sp` means on when tp > 1.
+    reshard_after_forward : bool
+        Stage 3 only: parameters are freed after the forward and gathered again for the backward.
+    reduce_each_microbatch : bool
+        Stages 2 and 3: gradients are reduced after every micro-batch, not only after the last.
+    p2p_overlap : bool
+        Pipeline sends run beside compute (Megatron does so for interleaved schedules).
+    fused_optimizer : bool
+        One multi-tensor kernel; False: eager operators over each parameter.
+    cuda_graphs : bool
+        Kernels are replayed from a graph, so that host launch time vanishes.
+    kernel_s, microbatch_s, step_s : HostConstant
+        Host seconds a kernel on top of the device's launch time; a micro-batch; a step.
+    bucket_bytes : int
+        Bytes of one gradient bucket in the dtype in which it is reduced.
+    notes : str
+        What a reader should know about the defaults.
+    source : str
+        Where the switches were read.
+    """
+
+    name: str
+    attention: Attention = "flash"
+    dropout: bool = False
+    fused_elementwise: bool = True
+    fused_norm: bool = True
+    fused_cross_entropy: bool = False
+    grad_dtype: GradDtype = "fp32"
+    overlap_grad_reduce: bool = True
+    overlap_param_gather: bool = True
+    zero_stage: int = 0
+    sequence_parallel: bool = False
+    reshard_after_forward: bool = True
+    reduce_each_microbatch: bool = False
+    p2p_overlap: bool = True
+    fused_optimizer: bool = True
+    cuda_graphs: bool = False
+    kernel_s: HostConstant = UNFITTED
+    microbatch_s: HostConstant = UNFITTED
+    step_s: HostConstant = UNFITTED
+    bucket_bytes: int = 25 * 1024 * 1024
+    notes: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        faults = []
+        if self.attention not in ATTENTION:
+            faults.append(Fault(f"attention is {self.attention!r}", f"preset {self.name}", "", "one of " + ", ".join(ATTENTION)))
+        if self.grad_dtype not in GRAD_DTYPES:
+            faults.append(Fault(f"grad_dtype is {self.grad_dtype!r}", f"preset {self.name}", "", "one of " + ", ".join(GRAD_DTYPES)))
+        if not 0 <= self.zero_stage <= 3:
+            faults.append(Fault(f"zero_stage is {self.zero_stage}", f"preset {self.name}", "", "0 to 3"))
+        if self.bucket_bytes <= 0:
+            faults.append(Fault(f"bucket_bytes is {self.bucket_bytes}", f"preset {self.name}", "a bucket holds something", "26214400"))
+        for key in ("kernel_s", "microbatch_s", "step_s"):
+            if getattr(self, key).value < 0:
+                faults.append(Fault(f"{key} is negative", f"preset {self.name}", "host time is added", "0 or more"))
+        if faults:
+            raise InputError(faults)
+
+    @property
+    def distributed_optimizer(self) -> bool:
+        """Whether optimizer states are sharded over dp by default."""
+        return self.zero_stage >= 1
+
+    def gradient_dtype(self, precision: str) -> str:
+        """Dtype of accumulated and reduced gradients when computing in `precision`."""
+        return precision if self.grad_dtype == "same" else self.grad_dtype
+
+
+_MEGATRON_BUCKET = 40_000_000 * 4
+_MEGATRON = FrameworkPreset(
+    name="megatron",
+    zero_stage=1,
+    bucket_bytes=_MEGATRON_BUCKET,
+    notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 main "
+    "gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M gradients.",
+    source="github NVIDIA/Megatron-LM README (recommended flags), megatron/core/distributed/distributed_data_parallel.py "
+    "(bucket size max(40e6, 1e6*dp) parameters)",
+)
+_MEGATRON_2021 = FrameworkPreset(
+    name="megatron-2021",
+    attention="unfused-fused-softmax",
+    dropout=True,
+    grad_dtype="fp32",
+    overlap_grad_reduce=False,
+    overlap_param_gather=False,
+    p2p_overlap=False,
+    bucket_bytes=_MEGATRON_BUCKET,
+    notes="Megatron-LM of spring 2021 (SC21 paper): batched-GEMM attention with the fused scale-mask-softmax kernel, dropout "
+    "0.1, fp16 compute, one gradient all-reduce after the last backward, no sharded optimizer, blocking pipeline sends.",
+    source="Narayanan et al. 2021 (arXiv 2104.04473) section 4; github NVIDIA/Megatron-LM tag v2.5 megatron/model",
+)
+_DEEPSPEED = FrameworkPreset(
+    name="deepspeed",
+    grad_dtype="same",
+    zero_stage=1,
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    reduce_each_microbatch=True,
+    p2p_overlap=False,
+    bucket_bytes=500_000_000 * 2,
+    notes="DeepSpeed with a recent PyTorch: flash attention, gradients in the compute dtype, overlap_comm on, buckets of 5e8 "
+    "elements, FusedAdam.",
+    source="DeepSpeed configuration reference: zero_optimization.reduce_bucket_size 5e8, allgather_bucket_size 5e8",
+)
+_NEMO = replace(
+    _MEGATRON,
+    name="nemo",
+    sequence_parallel=True,
+    notes="NeMo, Megatron-Bridge and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism wherever "
+    "tp > 1, distributed optimizer and all overlaps on.",
+    source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance recipes; NeMo performance guide",
+)
+
+_PRESETS: dict[str, FrameworkPreset] = {
+    p.name: p
+    for p in (
+        FrameworkPreset(
+            name="generic",
+            notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's 25 MiB "
+            "buckets.",
+            source="PyTorch DistributedDataParallel documentation (bucket_cap_mb=25)",
+        ),
+        _MEGATRON,
+        _MEGATRON_2021,
+        replace(
+            _MEGATRON_2021,
+            name="megatron-2022",
+            notes="Megatron-LM of 2022 (Korthikanti et al.): as megatron-2021, plus sequence parallelism and selective "
+            "recomputation of the attention core, which rows and plans switch on by `sp` and `recompute`.",
+            source="Korthikanti et al. 2022 (arXiv 2205.05198) sections 4-5; github NVIDIA/Megatron-LM tag v3.0",
+        ),
+        _DEEPSPEED,
+        replace(
+            _DEEPSPEED,
+            name="deepspeed-2022",
+            attention="unfused-fused-softmax",
+            dropout=True,
+            overlap_grad_reduce=False,
+            overlap_param_gather=False,
+            notes="Megatron-DeepSpeed of 2021-2022 (BLOOM, vTrain): Megatron's unfused attention with the fused softmax kernel, "
+            "gradients reduced after the pipeline has drained, ZeRO-1.",
+            source="github bigscience-workshop/Megatron-DeepSpeed; DeepSpeed runtime/pipe/engine.py (reduce after the last backward)",
+        ),
+        FrameworkPreset(
+            name="fsdp2",
+            grad_dtype="fp32",
+            zero_stage=3,
+            reduce_each_microbatch=True,
+            notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, reductions in fp32, "
+            "reshard after forward without a pipeline, SDPA flash attention, eager elementwise kernels unless compiled.",
+            fused_elementwise=False,
+            fused_norm=True,
+            source="github pytorch/torchtitan torchtitan/models/llama3/infra/parallelize.py; MixedPrecisionPolicy(reduce_dtype=float32)",
+        ),
+        FrameworkPreset(
+            name="composer",
+            grad_dtype="same",
+            zero_stage=3,
+            fused_elementwise=False,
+            fused_norm=False,
+            fused_cross_entropy=True,
+            reduce_each_microbatch=True,
+            fused_optimizer=False,
+            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, flash attention, eager elementwise kernels, low "
+            "precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross entropy.",
+            source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
+        ),
+        _NEMO,
+        replace(
+            _MEGATRON,
+            name="primus",
+            notes="AMD Primus with the Megatron backend: the switches of megatron on ROCm.",
+            source="github AMD-AGI/Primus examples/megatron/configs",
+        ),
+        FrameworkPreset(
+            name="ours",
+            attention="sdpa-cpu",
+            grad_dtype="same",
+            fused_elementwise=False,
+            fused_norm=True,
+            fused_cross_entropy=False,
+            overlap_grad_reduce=True,
+            p2p_overlap=True,
+            fused_optimizer=False,
+            notes="The executor of this project on CPU and gloo: scaled_dot_product_attention, PyTorch's eager operators, DDP with "
+            "25 MiB buckets or FSDP2, torch.distributed.pipelining.",
+            source="package executor",
+        ),
+    )
+}
+
+_SOURCES: tuple[tuple[str, str], ...] = (
+    ("Megatron-LM SC21", "megatron-2021"),
+    ("Korthikanti", "megatron-2022"),
+    ("Megatron-Bridge", "nemo"),
+    ("NeMo docs", "nemo"),
+    ("Megatron-LM functional-test", "megatron"),
+    ("SimuMax", "megatron"),
+    ("torchtitan", "fsdp2"),
+    ("llm-foundry", "composer"),
+    ("BigScience", "deepspeed-2022"),
+    ("vTrain", "deepspeed-2022"),
+    ("MLPerf", "nemo"),
+    ("Primus", "primus"),
+)
+"""Part of a measurement's `source` -> preset; the first that matches, case ignored."""
+
+
+def names() -> tuple[str, ...]:
+    """Names of all presets."""
+    return tuple(_PRESETS)
+
+
+def get(name: str) -> FrameworkPreset:
+    """The preset called `name`; `InputError` with the known names otherwise."""
+    try:
+        return _PRESETS[name]
+    except KeyError:
+        raise InputError(Fault(f"unknown framework preset {name!r}", "framework", "", "one of " + ", ".join(_PRESETS))) from None
+
+
+def preset_for_source(source: str) -> str:
+    """Name of the preset that a measurement's `source` speaks of; ``generic`` where none matches.
+
+    The only code that reads `source`. A row that names its framework does not come here.
+    """
+    text = source.casefold()
+    return next((name for part, name in _SOURCES if part.casefold() in text), "generic")
