@@ -35,6 +35,9 @@ class Weight:
         Routed-expert weight: sharded over ep and etp instead of tp.
     fused_with : str
         Name under which adjacent weights run as one GEMM (``"qkv"``); empty for its own.
+    min_out : int
+        Smallest column share: a tp degree that would cut below it copies the share instead
+        (key-value heads when tp exceeds their number).
     """
 
     name: str
@@ -45,6 +48,7 @@ class Weight:
     copies: int = 1
     expert: bool = False
     fused_with: str = ""
+    min_out: int = 1
 
     @property
     def parameters(self) -> int:
@@ -118,8 +122,8 @@ class Attention:
         q, kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         found: list[Parameter] = [
             Weight("q", hidden, q, "column", self.qkv_bias, fused_with="qkv"),
-            Weight("k", hidden, kv, "column", self.qkv_bias, fused_with="qkv"),
-            Weight("v", hidden, kv, "column", self.qkv_bias, fused_with="qkv"),
+            Weight("k", hidden, kv, "column", self.qkv_bias, fused_with="qkv", min_out=self.head_dim),
+            Weight("v", hidden, kv, "column", self.qkv_bias, fused_with="qkv", min_out=self.head_dim),
             Weight("o", q, hidden, "row", self.out_bias),
         ]
         if self.qk_norm == "head":
