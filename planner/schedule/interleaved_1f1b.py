@@ -1,0 +1,80 @@
+"""Interleaved 1F1B: each rank holds vpp virtual stages and alternates between them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hwmodels.errors import Fault, InputError
+from planner.schedule.base import Action, Kind, Schedule
+
+
+class Interleaved1F1B(Schedule):
+    """Interleaved 1F1B with looped placement (virtual stage s on rank s mod pp).
+
+    Micro-batches run in rounds of pp; a rank runs a round through all its virtual stages before
+    the next round. Rank r starts with ``w = min((vpp-1)*pp + 2*(pp-1-r), M*vpp)`` forwards, then
+    alternates. With equal stages the bubble is (pp-1)(f+b), where f and b are the times of one
+    *virtual* stage, that is 1/vpp of the bubble of 1F1B.
+
+    References
+    ----------
+    Narayanan et al., arXiv:2104.04473, section 2.2; Megatron-LM
+    ``forward_backward_pipelining_with_interleaving``; PyTorch's ``ScheduleInterleaved1F1B``
+    (equal lists where M is a multiple of pp, which Megatron-LM demands).
+    """
+
+    name: ClassVar[str] = "interleaved-1f1b"
+    interleaved: ClassVar[bool] = True
+    torch_class: ClassVar[str] = "ScheduleInterleaved1F1B"
+
+    def actions(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[Action]]:
+        """Compute actions of every rank; see `Schedule.actions`."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [_rank_actions(rank, pp, microbatches, vpp) for rank in range(pp)]
+
+    def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
+        """``min((vpp-1)*pp + 2*(pp-1-r) + 1, M*vpp)``: the warm-up and the forward of the first pair."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [min((vpp - 1) * pp + 2 * (pp - 1 - rank) + 1, microbatches * vpp) for rank in range(pp)]
+
+    def check(self, pp: int, microbatches: int, vpp: int = 1) -> list[Fault]:
+        """Faults of the degrees; here also micro-batches that are not whole rounds."""
+        found = super().check(pp, microbatches, vpp)
+        if pp > 0 and microbatches > 0 and microbatches % pp:
+            near = max(pp, round(microbatches / pp) * pp)
+            found.append(
+                Fault(
+                    f"{microbatches} micro-batches with pp={pp}",
+                    "",
+                    f"{self.name} runs micro-batches in rounds of pp",
+                    f"{near} micro-batches",
+                    "interleave-rounds",
+                )
+            )
+        return found
+
+    def microbatch_multiple(self, pp: int) -> int:
+        """Whole rounds of pp."""
+        return pp
+
+
+def _rank_actions(rank: int, pp: int, microbatches: int, vpp: int) -> list[Action]:
+    """The k-th forward is of chunk (k // pp) % vpp; backwards take the chunks in reverse."""
+    total = microbatches * vpp
+    warmup = min((vpp - 1) * pp + 2 * (pp - 1 - rank), total)
+
+    def at(k: int, kind: Kind) -> Action:
+        round_index, within = divmod(k, pp * vpp)
+        chunk, offset = divmod(within, pp)
+        if kind is Kind.BACKWARD:
+            chunk = vpp - 1 - chunk
+        return Action(chunk * pp + rank, kind, round_index * pp + offset)
+
+    order = [at(k, Kind.FORWARD) for k in range(warmup)]
+    for k in range(warmup, total):
+        order.append(at(k, Kind.FORWARD))
+        order.append(at(k - warmup, Kind.BACKWARD))
+    order.extend(at(k, Kind.BACKWARD) for k in range(total - warmup, total))
+    return order

@@ -1,0 +1,46 @@
+"""1F1B: one forward, one backward in the steady state."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from hwmodels.errors import InputError
+from planner.schedule.base import Action, Kind, Schedule
+
+
+class OneFOneB(Schedule):
+    """Non-interleaved 1F1B (PipeDream-Flush).
+
+    Rank r runs ``w = min(pp-1-r, M)`` warm-up forwards, then M-w pairs of a forward and a
+    backward, then w backwards. The bubble is GPipe's, (pp-1)(f+b), but rank r holds at most
+    ``min(pp-r, M)`` micro-batches.
+
+    References
+    ----------
+    Narayanan et al., arXiv:2006.09503 (PipeDream-Flush) and arXiv:2104.04473, section 2.2;
+    PyTorch's ``Schedule1F1B``.
+    """
+
+    name: ClassVar[str] = "1f1b"
+    torch_class: ClassVar[str] = "Schedule1F1B"
+
+    def actions(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[Action]]:
+        """Compute actions of every rank; see `Schedule.actions`."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [_rank_actions(rank, min(pp - 1 - rank, microbatches), microbatches) for rank in range(pp)]
+
+    def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
+        """``min(pp-r, M)``: the warm-up forwards and the forward of the first pair."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [min(pp - rank, microbatches) for rank in range(pp)]
+
+
+def _rank_actions(rank: int, warmup: int, microbatches: int) -> list[Action]:
+    order = [Action(rank, Kind.FORWARD, m) for m in range(warmup)]
+    for m in range(warmup, microbatches):
+        order.append(Action(rank, Kind.FORWARD, m))
+        order.append(Action(rank, Kind.BACKWARD, m - warmup))
+    order.extend(Action(rank, Kind.BACKWARD, m) for m in range(microbatches - warmup, microbatches))
+    return order

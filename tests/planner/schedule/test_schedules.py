@@ -1,0 +1,206 @@
+"""Conformance of every registered schedule, and equality with PyTorch's own lists."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwmodels.errors import InputError
+from planner.schedule import COMPUTE_KINDS, Action, Kind, Schedule, get, names
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Schedule, int, int, int]:
+    schedule = get(draw(st.sampled_from(names())))
+    pp = draw(st.integers(1, 9))
+    vpp = draw(st.integers(2, 4)) if schedule.interleaved else 1
+    multiple = schedule.microbatch_multiple(pp)
+    return schedule, pp, multiple * draw(st.integers(1, max(1, 24 // multiple))), vpp
+
+
+def test_the_three_first_schedules_are_registered() -> None:
+    assert {"gpipe", "1f1b", "interleaved-1f1b"} <= set(names())
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(InputError, match="1f1b"):
+        get("2f2b")
+
+
+@given(cases())
+@settings(deadline=None, max_examples=60)
+def test_each_microbatch_once_per_stage_on_the_right_rank(case: tuple[Schedule, int, int, int]) -> None:
+    schedule, pp, microbatches, vpp = case
+    lists = schedule.actions(pp, microbatches, vpp)
+    assert len(lists) == pp
+    kinds = (Kind.FORWARD, *((Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT) if schedule.split_backward else (Kind.BACKWARD,)))
+    seen = [action for order in lists for action in order]
+    expected = {Action(s, k, m) for s in range(pp * vpp) for k in kinds for m in range(microbatches)}
+    assert len(seen) == len(expected)
+    assert set(seen) == expected
+    for rank, order in enumerate(lists):
+        assert all(schedule.rank_of(action.stage, pp) == rank for action in order)
+        chunks = {schedule.chunk_of(action.stage, pp) for action in order}
+        assert chunks == set(range(vpp))
+
+
+def _inputs(action: Action, last_stage: int) -> list[Action]:
+    """What must have run before an action, from the meaning of forward and backward alone."""
+    s, m = action.stage, action.microbatch
+    if action.kind is Kind.FORWARD:
+        return [Action(s - 1, Kind.FORWARD, m)] if s else []
+    if action.kind is Kind.BACKWARD_WEIGHT:
+        return [Action(s, Kind.BACKWARD_INPUT, m)]
+    before = [Action(s, Kind.FORWARD, m)]
+    if s < last_stage:
+        before.append(Action(s + 1, action.kind, m))
+    return before
+
+
+@given(cases())
+@settings(deadline=None, max_examples=60)
+def test_no_deadlock(case: tuple[Schedule, int, int, int]) -> None:
+    schedule, pp, microbatches, vpp = case
+    lists = schedule.actions(pp, microbatches, vpp)
+    at, done = [0] * pp, set[Action]()
+    moved = True
+    while moved:
+        moved = False
+        for rank, order in enumerate(lists):
+            while at[rank] < len(order) and all(x in done for x in _inputs(order[at[rank]], pp * vpp - 1)):
+                done.add(order[at[rank]])
+                at[rank] += 1
+                moved = True
+    assert at == [len(order) for order in lists]
+
+
+@given(cases())
+@settings(deadline=None, max_examples=60)
+def test_in_flight_equals_the_count(case: tuple[Schedule, int, int, int]) -> None:
+    schedule, pp, microbatches, vpp = case
+    release = Kind.BACKWARD_WEIGHT if schedule.split_backward else Kind.BACKWARD
+    counted = []
+    for order in schedule.actions(pp, microbatches, vpp):
+        held = peak = 0
+        for action in order:
+            held += (action.kind is Kind.FORWARD) - (action.kind is release)
+            peak = max(peak, held)
+        counted.append(peak)
+    assert schedule.in_flight(pp, microbatches, vpp) == counted
+
+
+@given(cases())
+@settings(deadline=None, max_examples=20)
+def test_text_round_trip(case: tuple[Schedule, int, int, int]) -> None:
+    schedule, pp, microbatches, vpp = case
+    for order in schedule.actions(pp, microbatches, vpp):
+        assert [Action.parse(str(action)) for action in order] == order
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_text_round_trip_of_every_kind(kind: Kind) -> None:
+    action = Action(12, kind, 7 if kind in COMPUTE_KINDS or kind.value[-2:] in ("_F", "_B") else None)
+    assert Action.parse(str(action)) == action
+
+
+@pytest.mark.parametrize("text", ["", "F3", "0Q1", "0F1 ", "-1F0", "0FF0"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not an action"):
+        Action.parse(text)
+
+
+# Written by hand from figure 4 of arXiv:2104.04473 (pp=2): the last rank alternates at once, the first
+# runs one forward ahead.
+def test_1f1b_two_ranks_three_microbatches() -> None:
+    lists = [" ".join(map(str, order)) for order in get("1f1b").actions(2, 3)]
+    assert lists == ["0F0 0F1 0B0 0F2 0B1 0B2", "1F0 1B0 1F1 1B1 1F2 1B2"]
+
+
+# pp=2, vpp=2, M=2: warm-up of rank 0 is (2-1)*2 + 2*1 = 4 = all forwards, of rank 1 it is 2.
+def test_interleaved_two_ranks_two_chunks() -> None:
+    lists = [" ".join(map(str, order)) for order in get("interleaved-1f1b").actions(2, 2, 2)]
+    assert lists == ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees", "words"),
+    [
+        ("1f1b", (2, 4, 2), ["vpp=2"]),
+        ("gpipe", (0, -1, 1), ["pp is 0", "micro-batches is -1"]),
+        ("interleaved-1f1b", (4, 6, 1), ["vpp=1", "6 micro-batches with pp=4", "interleave-rounds"]),
+    ],
+)
+def test_all_faults_at_once(name: str, degrees: tuple[int, int, int], words: list[str]) -> None:
+    for call in (get(name).actions, get(name).in_flight):
+        with pytest.raises(InputError) as caught:
+            call(*degrees)
+        assert all(word in str(caught.value) for word in words)
+
+
+def test_microbatch_multiple_is_what_check_accepts() -> None:
+    for name in names():
+        schedule = get(name)
+        for pp in range(1, 6):
+            vpp = 2 if schedule.interleaved else 1
+            accepted = [m for m in range(1, 25) if not schedule.check(pp, m, vpp)]
+            assert accepted == list(range(schedule.microbatch_multiple(pp), 25, schedule.microbatch_multiple(pp)))
+
+
+class _Recorder:
+    """A pipeline stage that communicates and computes nothing, but writes down what it was told to run."""
+
+    def __init__(self, rank: int, pp: int) -> None:
+        self.stage_index, self.num_stages, self.is_last = rank, pp, rank == pp - 1
+        self.ran: list[str] = []
+
+    def forward_one_chunk(self, m: int, *_: Any, **__: Any) -> None:
+        self.ran.append(f"{self.stage_index}F{m}")
+
+    def backward_one_chunk(self, m: int, **__: Any) -> None:
+        self.ran.append(f"{self.stage_index}B{m}")
+
+    def perform_reduce_grad(self, *_: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("get_"):
+            return lambda *_: []
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("name", [n for n in names() if n in ("gpipe", "1f1b")])
+def test_runs_what_pytorch_runs(name: str) -> None:
+    """The loops of ScheduleGPipe and Schedule1F1B themselves, on a stage that records.
+
+    Not their ``pipeline_order``: that of Schedule1F1B in 2.13 starts the last rank with micro-batch 1.
+    """
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    torch_class = getattr(schedules, get(name).torch_class)
+    for pp, microbatches in [(1, 3), (2, 2), (2, 5), (4, 4), (4, 11), (8, 16)]:
+        ours = get(name).actions(pp, microbatches)
+        for rank in range(pp):
+            stage = _Recorder(rank, pp)
+            theirs = torch_class(stage, microbatches)
+            theirs._initialize_stage = lambda *_: None
+            theirs._step_microbatches([()] * microbatches, [{}] * microbatches)
+            assert [str(action) for action in ours[rank]] == stage.ran
+
+
+@pytest.mark.parametrize("name", [n for n in names() if get(n).interleaved])
+def test_interleaved_equals_pytorchs_pipeline_order(name: str) -> None:
+    schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    torch_class = getattr(schedules, get(name).torch_class)
+    for pp, microbatches, vpp in [(2, 2, 2), (2, 8, 3), (4, 4, 2), (4, 16, 4), (8, 16, 2), (3, 9, 5)]:
+        stages = [
+            SimpleNamespace(num_stages=pp * vpp, group_size=pp, group_rank=0, stage_index=chunk * pp, is_last=False)
+            for chunk in range(vpp)
+        ]
+        theirs = torch_class(stages, microbatches)
+        ours = get(name).actions(pp, microbatches, vpp)
+        assert set(theirs.pipeline_order) == set(range(pp))
+        for rank in range(pp):
+            assert [str(a) for a in ours[rank]] == [str(a) for a in theirs.pipeline_order[rank] if a is not None]
