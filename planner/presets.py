@@ -81,6 +81,9 @@ class FrameworkPreset:
         Stage 3 only: parameters are freed after the forward and gathered again for the backward.
     reduce_each_microbatch : bool
         Stages 2 and 3: gradients are reduced after every micro-batch, not only after the last.
+    tp_backward_overlap : bool
+        Tensor-parallel collectives of the backward run beside the weight- and input-gradient
+        GEMMs of the same layer (Megatron's asynchronous all-reduce, added after SC21).
     p2p_overlap : bool
         Pipeline sends run beside compute (Megatron does so for interleaved schedules).
     fused_optimizer : bool
@@ -110,6 +113,7 @@ class FrameworkPreset:
     sequence_parallel: bool = False
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
+    tp_backward_overlap: bool = True
     p2p_overlap: bool = True
     fused_optimizer: bool = True
     cuda_graphs: bool = False
@@ -122,17 +126,19 @@ class FrameworkPreset:
 
     def __post_init__(self) -> None:
         faults = []
-        if self.attention not in ATTENTION:
-            faults.append(Fault(f"attention is {self.attention!r}", f"preset {self.name}", "", "one of " + ", ".join(ATTENTION)))
-        if self.grad_dtype not in GRAD_DTYPES:
-            faults.append(Fault(f"grad_dtype is {self.grad_dtype!r}", f"preset {self.name}", "", "one of " + ", ".join(GRAD_DTYPES)))
+        where = f"preset {self.name}"
+        for key, known in (("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES)):
+            if getattr(self, key) not in known:
+                faults.append(Fault(f"{key} is {getattr(self, key)!r}", where, "", "one of " + ", ".join(known)))
         if not 0 <= self.zero_stage <= 3:
-            faults.append(Fault(f"zero_stage is {self.zero_stage}", f"preset {self.name}", "", "0 to 3"))
+            faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
         if self.bucket_bytes <= 0:
-            faults.append(Fault(f"bucket_bytes is {self.bucket_bytes}", f"preset {self.name}", "a bucket holds something", "26214400"))
-        for key in ("kernel_s", "microbatch_s", "step_s"):
-            if getattr(self, key).value < 0:
-                faults.append(Fault(f"{key} is negative", f"preset {self.name}", "host time is added", "0 or more"))
+            faults.append(Fault(f"bucket_bytes is {self.bucket_bytes}", where, "a bucket holds something", "26214400"))
+        faults += [
+            Fault(f"{key} is negative", where, "host time is added", "0 or more")
+            for key in ("kernel_s", "microbatch_s", "step_s")
+            if getattr(self, key).value < 0
+        ]
         if faults:
             raise InputError(faults)
 
@@ -151,23 +157,28 @@ _MEGATRON = FrameworkPreset(
     name="megatron",
     zero_stage=1,
     bucket_bytes=_MEGATRON_BUCKET,
-    notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 main "
-    "gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M gradients.",
-    source="github NVIDIA/Megatron-LM README (recommended flags), megatron/core/distributed/distributed_data_parallel.py "
-    "(bucket size max(40e6, 1e6*dp) parameters)",
+    notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 "
+    "main gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M "
+    "gradients.",
+    source="github NVIDIA/Megatron-LM README (recommended flags), megatron/core/distributed/distributed_data_parallel.py"
+    " (bucket size max(40e6, 1e6*dp) parameters)",
 )
 _MEGATRON_2021 = FrameworkPreset(
     name="megatron-2021",
     attention="unfused-fused-softmax",
     dropout=True,
-    grad_dtype="fp32",
+    grad_dtype="same",
     overlap_grad_reduce=False,
     overlap_param_gather=False,
+    tp_backward_overlap=False,
     p2p_overlap=False,
     bucket_bytes=_MEGATRON_BUCKET,
-    notes="Megatron-LM of spring 2021 (SC21 paper): batched-GEMM attention with the fused scale-mask-softmax kernel, dropout "
-    "0.1, fp16 compute, one gradient all-reduce after the last backward, no sharded optimizer, blocking pipeline sends.",
-    source="Narayanan et al. 2021 (arXiv 2104.04473) section 4; github NVIDIA/Megatron-LM tag v2.5 megatron/model",
+    notes="Megatron-LM of spring 2021 (SC21 paper): batched-GEMM attention with the fused scale-mask-softmax kernel, "
+    "dropout 0.1, gradients in fp16 with fp16 compute (accumulate_allreduce_grads_in_fp32 is forced for bf16 "
+    "only), one all-reduce after the last backward, no sharded optimizer, blocking pipeline sends. Its "
+    "unpipelined SC21 runs used torch's DDP, which overlaps; that is not told apart here.",
+    source="Narayanan et al. 2021 (arXiv 2104.04473) section 4; github NVIDIA/Megatron-LM tag v2.5 megatron/model, "
+    "megatron/arguments.py, examples/sc21/run_table_1.sh",
 )
 _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
@@ -178,16 +189,16 @@ _DEEPSPEED = FrameworkPreset(
     reduce_each_microbatch=True,
     p2p_overlap=False,
     bucket_bytes=500_000_000 * 2,
-    notes="DeepSpeed with a recent PyTorch: flash attention, gradients in the compute dtype, overlap_comm on, buckets of 5e8 "
-    "elements, FusedAdam.",
+    notes="DeepSpeed with a recent PyTorch: flash attention, gradients in the compute dtype, overlap_comm on, buckets "
+    "of 5e8 elements, FusedAdam.",
     source="DeepSpeed configuration reference: zero_optimization.reduce_bucket_size 5e8, allgather_bucket_size 5e8",
 )
 _NEMO = replace(
     _MEGATRON,
     name="nemo",
     sequence_parallel=True,
-    notes="NeMo, Megatron-Bridge and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism wherever "
-    "tp > 1, distributed optimizer and all overlaps on.",
+    notes="NeMo, Megatron-Bridge and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism "
+    "wherever tp > 1, distributed optimizer and all overlaps on.",
     source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance recipes; NeMo performance guide",
 )
 
@@ -196,8 +207,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
     for p in (
         FrameworkPreset(
             name="generic",
-            notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's 25 MiB "
-            "buckets.",
+            notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's"
+            " 25 MiB buckets.",
             source="PyTorch DistributedDataParallel documentation (bucket_cap_mb=25)",
         ),
         _MEGATRON,
@@ -205,6 +216,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         replace(
             _MEGATRON_2021,
             name="megatron-2022",
+            tp_backward_overlap=True,
             notes="Megatron-LM of 2022 (Korthikanti et al.): as megatron-2021, plus sequence parallelism and selective "
             "recomputation of the attention core, which rows and plans switch on by `sp` and `recompute`.",
             source="Korthikanti et al. 2022 (arXiv 2205.05198) sections 4-5; github NVIDIA/Megatron-LM tag v3.0",
@@ -217,20 +229,23 @@ _PRESETS: dict[str, FrameworkPreset] = {
             dropout=True,
             overlap_grad_reduce=False,
             overlap_param_gather=False,
-            notes="Megatron-DeepSpeed of 2021-2022 (BLOOM, vTrain): Megatron's unfused attention with the fused softmax kernel, "
-            "gradients reduced after the pipeline has drained, ZeRO-1.",
-            source="github bigscience-workshop/Megatron-DeepSpeed; DeepSpeed runtime/pipe/engine.py (reduce after the last backward)",
+            notes="Megatron-DeepSpeed of 2021-2022 (BLOOM, vTrain): Megatron's unfused attention with the fused softmax"
+            " kernel, gradients reduced after the pipeline has drained, ZeRO-1.",
+            source="github bigscience-workshop/Megatron-DeepSpeed; DeepSpeed runtime/pipe/engine.py (reduce after the "
+            "last backward)",
         ),
         FrameworkPreset(
             name="fsdp2",
             grad_dtype="fp32",
             zero_stage=3,
             reduce_each_microbatch=True,
-            notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, reductions in fp32, "
-            "reshard after forward without a pipeline, SDPA flash attention, eager elementwise kernels unless compiled.",
+            notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, reductions in "
+            "fp32, reshard after forward without a pipeline, SDPA flash attention, eager elementwise kernels "
+            "unless compiled.",
             fused_elementwise=False,
             fused_norm=True,
-            source="github pytorch/torchtitan torchtitan/models/llama3/infra/parallelize.py; MixedPrecisionPolicy(reduce_dtype=float32)",
+            source="github pytorch/torchtitan torchtitan/models/llama3/infra/parallelize.py; "
+            "MixedPrecisionPolicy(reduce_dtype=float32)",
         ),
         FrameworkPreset(
             name="composer",
@@ -241,8 +256,9 @@ _PRESETS: dict[str, FrameworkPreset] = {
             fused_cross_entropy=True,
             reduce_each_microbatch=True,
             fused_optimizer=False,
-            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, flash attention, eager elementwise kernels, low "
-            "precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross entropy.",
+            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, flash attention, eager elementwise "
+            "kernels, low precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross "
+            "entropy.",
             source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
         ),
         _NEMO,
@@ -255,6 +271,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="ours",
             attention="sdpa-cpu",
+            tp_backward_overlap=False,
             grad_dtype="same",
             fused_elementwise=False,
             fused_norm=True,
@@ -262,8 +279,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
             overlap_grad_reduce=True,
             p2p_overlap=True,
             fused_optimizer=False,
-            notes="The executor of this project on CPU and gloo: scaled_dot_product_attention, PyTorch's eager operators, DDP with "
-            "25 MiB buckets or FSDP2, torch.distributed.pipelining.",
+            notes="The executor of this project on CPU and gloo: scaled_dot_product_attention, PyTorch's eager "
+            "operators, DDP with 25 MiB buckets or FSDP2, torch.distributed.pipelining.",
             source="package executor",
         ),
     )
@@ -296,7 +313,8 @@ def get(name: str) -> FrameworkPreset:
     try:
         return _PRESETS[name]
     except KeyError:
-        raise InputError(Fault(f"unknown framework preset {name!r}", "framework", "", "one of " + ", ".join(_PRESETS))) from None
+        what = f"unknown framework preset {name!r}"
+        raise InputError(Fault(what, "framework", "", "one of " + ", ".join(_PRESETS))) from None
 
 
 def preset_for_source(source: str) -> str:
