@@ -160,7 +160,7 @@ _MEGATRON = FrameworkPreset(
     notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 "
     "main gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M "
     "gradients.",
-    source="github NVIDIA/Megatron-LM README (recommended flags), megatron/core/distributed/distributed_data_parallel.py"
+    source="github NVIDIA/Megatron-LM README (launch flags), megatron/core/distributed/distributed_data_parallel.py"
     " (bucket size max(40e6, 1e6*dp) parameters)",
 )
 _MEGATRON_2021 = FrameworkPreset(

@@ -1,0 +1,58 @@
+"""Presets are complete, checked when built, and found by name or by the source of a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hwmodels.errors import InputError
+from planner import presets
+
+NAMED_BY_THE_DESIGN = ("generic", "megatron", "deepspeed", "fsdp2", "composer", "nemo", "primus", "ours")
+
+
+def test_every_preset_of_the_design_exists_and_says_where_it_comes_from():
+    for name in (*NAMED_BY_THE_DESIGN, *presets.names()):
+        preset = presets.get(name)
+        assert preset.name == name
+        assert preset.source and preset.notes
+        for constant in (preset.kernel_s, preset.microbatch_s, preset.step_s):
+            assert constant.source and float(constant) >= 0
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"megatorn.*one of generic, megatron"):
+        presets.get("megatorn")
+
+
+def test_faults_are_reported_together():
+    with pytest.raises(InputError) as caught:
+        replace(presets.get("generic"), attention="fast", grad_dtype="fp4", zero_stage=4, bucket_bytes=0,
+                step_s=presets.HostConstant(-1.0, "x"))
+    assert len(caught.value.faults) == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("Megatron-LM SC21 (Narayanan et al. 2021) Table 1 as republished in the Megatron-LM README", "megatron-2021"),
+        ("Korthikanti et al. 2022 Table 5 (iteration time), via Calculon validation", "megatron-2022"),
+        ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.08", "nemo"),
+        ("Megatron-LM functional-test golden values (x, dev_dgx_a100)", "megatron"),
+        ("MosaicML llm-foundry MPT training benchmarks", "composer"),
+        ("torchtitan docs/performance.md 2024 (64 A100)", "fsdp2"),
+        ("a blog post", "generic"),
+    ],
+)
+def test_source_table(source, name):
+    assert presets.preset_for_source(source) == name
+
+
+def test_era_is_data():
+    then, now = presets.get("megatron-2021"), presets.get("megatron")
+    assert (then.attention, then.dropout, then.distributed_optimizer) == ("unfused-fused-softmax", True, False)
+    assert (now.attention, now.dropout, now.distributed_optimizer) == ("flash", False, True)
+    # arguments.py of v2.5 forces fp32 accumulation for bf16 only
+    assert then.gradient_dtype("fp16") == "fp16"
+    assert now.gradient_dtype("bf16") == "fp32"
