@@ -86,6 +86,11 @@ class FrameworkPreset:
         GEMMs of the same layer (Megatron's asynchronous all-reduce, added after SC21).
     p2p_overlap : bool
         Pipeline sends run beside compute (Megatron does so for interleaved schedules).
+    scatter_gather_p2p : bool
+        Without sequence parallelism each tp rank sends its share of the boundary activation and
+        the receivers all-gather it inside the tp group (SC21, section 4.1).
+    clips_gradients : bool
+        A gradient norm over all ranks comes before the optimizer step.
     fused_optimizer : bool
         One multi-tensor kernel; False: eager operators over each parameter.
     cuda_graphs : bool
@@ -115,6 +120,8 @@ class FrameworkPreset:
     reduce_each_microbatch: bool = False
     tp_backward_overlap: bool = True
     p2p_overlap: bool = True
+    scatter_gather_p2p: bool = False
+    clips_gradients: bool = True
     fused_optimizer: bool = True
     cuda_graphs: bool = False
     kernel_s: HostConstant = UNFITTED
@@ -165,6 +172,7 @@ _MEGATRON = FrameworkPreset(
 )
 _MEGATRON_2021 = FrameworkPreset(
     name="megatron-2021",
+    scatter_gather_p2p=True,
     attention="unfused-fused-softmax",
     dropout=True,
     grad_dtype="same",
@@ -272,6 +280,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             name="ours",
             attention="sdpa-cpu",
             tp_backward_overlap=False,
+            clips_gradients=False,
             grad_dtype="same",
             fused_elementwise=False,
             fused_norm=True,

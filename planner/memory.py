@@ -1,0 +1,166 @@
+"""memory: peak bytes of every pipeline rank, by category.
+
+Activations in flight are counted by the schedule's own action list (its closed form
+`in_flight`, which a test holds equal to the count over the list).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.cluster import Cluster
+from planner.layout import SCHEDULES, LayoutBatch
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.presets import FrameworkPreset
+from planner.results import MEMORY_CATEGORIES
+from planner.schedule import get as get_schedule
+from planner.stages import ends, over_stages
+from planner.state import StateBytes, block_parameters, state_bytes
+from planner.workload.lower import Lowered
+from planner.workload.op import BYTES, Block
+
+FloatArray = NDArray[np.float64]
+RISK_MARGIN = 0.06
+"""Share of the capacity that allocator rounding and fragmentation may take: between
+``capacity * (1 - RISK_MARGIN)`` and the capacity a layout is called at risk."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryEstimate:
+    """Bytes by category: each ndarray (n, pp)."""
+
+    by_category: dict[str, FloatArray]
+
+    @property
+    def peak_bytes(self) -> FloatArray:
+        """ndarray (n, pp): sum over the categories."""
+        return np.asarray(sum(self.by_category.values()))
+
+
+@lru_cache(maxsize=65536)
+def _in_flight(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[int, ...]:
+    return tuple(get_schedule(schedule).in_flight(pp, microbatches, vpp))
+
+
+def in_flight(schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int) -> FloatArray:
+    """Peak (micro-batch, virtual stage) activations held by each rank: ndarray (n, pp)."""
+    unique, inverse = np.unique(microbatches, return_inverse=True)
+    table = np.asarray([_in_flight(schedule, pp, int(m), vpp) for m in unique], dtype=np.float64)
+    return np.asarray(table[inverse.reshape(-1)])
+
+
+def memory(
+    model: ModelSpec,
+    workload: Workload,
+    layouts: LayoutBatch,
+    cluster: Cluster,
+    preset: FrameworkPreset,
+    lowered: Lowered,
+    pp: int,
+    vpp: int,
+    schedule: str,
+) -> MemoryEstimate:
+    """Peak bytes of each pipeline rank for layouts that share (pp, vpp, schedule).
+
+    Parameters
+    ----------
+    layouts : LayoutBatch, shape (n,)
+    lowered : Lowered
+        Of the same n layouts.
+
+    Notes
+    -----
+    peak = parameters + gradients + optimizer + in-flight activations (+ the one layer that
+    recomputation rebuilds) + logits of the micro-batch at the loss + communication buffers +
+    context. The optimizer step's own peak is lower: activations are gone by then.
+    """
+    n = len(layouts)
+    microbatches = layouts.microbatches(workload.gbs)
+    flight = in_flight(schedule, pp, microbatches, vpp)
+    embedding, layers, head = block_parameters(model, layouts)
+    shard = (layouts.fsdp_degree * layouts.cp).astype(np.float64)
+    expert_shard = np.minimum(layouts.edp.astype(np.float64), shard)
+    dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
+    expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert).sum(axis=2)
+    states = (state_bytes(workload, layouts, preset, shard), state_bytes(workload, layouts, preset, expert_shard))
+
+    def state(name: str) -> FloatArray:
+        per_dense, per_expert = (np.asarray(getattr(s, name)).reshape(-1, 1) for s in states)
+        return np.asarray(dense * per_dense + expert * per_expert)
+
+    saved = _saved(model, layouts, lowered, pp, vpp, schedule)
+    logits = np.zeros((n, pp))
+    last_rank = ends(pp, vpp, schedule)[1][0]
+    at_loss = 1.0 if get_schedule(schedule).interleaved else flight[:, last_rank]
+    logits[:, last_rank] = np.broadcast_to(lowered.head.logits_bytes, (n,)) * at_loss
+    found = {
+        "parameters": state("parameters"),
+        "gradients": state("gradients"),
+        "optimizer": state("optimizer"),
+        "activations": saved * flight + _rebuilt(layouts, lowered)[:, None],
+        "logits": logits,
+        "comm_buffers": _buffers(model, workload, layouts, lowered, dense + expert, pp, states, preset),
+        "context": np.full((n, pp), float(cluster.context_bytes)),
+    }
+    return MemoryEstimate({name: found[name] for name in MEMORY_CATEGORIES})
+
+
+def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
+    """Bytes that one micro-batch saves on one virtual stage: ndarray (n, pp), mean over chunks."""
+    n = len(layouts)
+
+    def policy(block: Block) -> FloatArray:
+        options = [block.saved_bytes, block.saved_selective_bytes, block.saved_full_bytes]
+        return np.choose(layouts.recompute, [np.broadcast_to(o, (n,)) for o in options])
+
+    saved = over_stages(model, pp, vpp, schedule, [policy(b) for b in lowered.layers], policy(lowered.embedding), policy(lowered.head))
+    return np.asarray(saved.mean(axis=2))
+
+
+def _rebuilt(layouts: LayoutBatch, lowered: Lowered) -> FloatArray:
+    """Bytes of the one layer whose activations recomputation rebuilds at a time: ndarray (n,)."""
+    n = len(layouts)
+    whole = np.max([np.broadcast_to(b.saved_bytes, (n,)) for b in lowered.layers], axis=0)
+    core = np.max([np.broadcast_to(b.saved_bytes - b.saved_selective_bytes, (n,)) for b in lowered.layers], axis=0)
+    return np.choose(layouts.recompute, [np.zeros(n), core, whole])
+
+
+def _buffers(
+    model: ModelSpec,
+    workload: Workload,
+    layouts: LayoutBatch,
+    lowered: Lowered,
+    elements: FloatArray,
+    pp: int,
+    states: tuple[StateBytes, StateBytes],
+    preset: FrameworkPreset,
+) -> FloatArray:
+    """Communication buffers of each rank: ndarray (n, pp).
+
+    Pipeline: one boundary tensor in and one out. Sequence parallel: one gathered activation.
+    ZeRO-3: the gathered parameters of two layers (this one and the prefetched next) and the
+    unsharded gradients of one, or every layer of the rank where parameters stay gathered
+    (reshard_after_forward off, as with pipelines). ZeRO-2: one bucket of unsharded gradients.
+    """
+    width = BYTES[workload.precision]
+    grad = BYTES[preset.gradient_dtype(workload.precision)]
+    boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
+    pipeline = boundary * (2.0 if pp > 1 else 0.0)
+    gathered = np.where(layouts.sp == 1, boundary * layouts.tp, 0.0)
+    layer = elements / max(model.n_layers / pp, 1.0)
+    kept = elements if pp > 1 or not preset.reshard_after_forward else 2.0 * layer
+    zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept * width + layer * grad, 0.0)
+    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(elements * grad, float(preset.bucket_bytes)), 0.0)
+    return np.asarray((pipeline + gathered)[:, None] + zero3 + zero2)
+
+
+def verdict(peak_bytes: float, capacity_bytes: float) -> str:
+    """fits, at risk (within the margin of the capacity) or out of memory."""
+    if peak_bytes > capacity_bytes:
+        return "out of memory"
+    return "at risk" if peak_bytes > capacity_bytes * (1.0 - RISK_MARGIN) else "fits"

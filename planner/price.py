@@ -1,0 +1,170 @@
+"""price: op x cluster -> seconds. No model and no layout arithmetic of its own.
+
+Prices come from `hwmodels` and nothing else. A block's price keeps compute, each kind of
+communication, recomputation and host work apart, so that the parts can be shown and put on
+streams later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hwmodels import collectives, kernels
+from hwmodels.cluster import Cluster
+from hwmodels.estimate import Estimate
+from planner.layout import LayoutBatch
+from planner.presets import FrameworkPreset
+from planner.workload.op import Block, Op
+
+FloatArray = NDArray[np.float64]
+COMM_GROUPS: tuple[str, ...] = ("tp", "cp", "ep")
+"""Groups whose collectives belong to a micro-batch (etp counts as ep)."""
+
+
+@dataclass(slots=True, eq=False)
+class PassPrice:
+    """Seconds of one direction (forward or backward) of a block for one micro-batch.
+
+    Attributes
+    ----------
+    compute_s : ndarray (n,)
+        Kernels, or the host where launching them takes longer.
+    comm_s : dict of str to ndarray (n,)
+        Exposed seconds by group.
+    hidden_s : dict of str to ndarray (n,)
+        Seconds of collectives that run beside compute, by group.
+    spread_s : ndarray (n,)
+        Sum of seconds times relative spread.
+    flops : ndarray (n,)
+    """
+
+    compute_s: FloatArray
+    comm_s: dict[str, FloatArray]
+    hidden_s: dict[str, FloatArray]
+    spread_s: FloatArray
+    flops: FloatArray
+
+    @property
+    def total_s(self) -> FloatArray:
+        """Compute and exposed communication."""
+        return np.asarray(self.compute_s + sum(self.comm_s.values()))
+
+
+@dataclass(slots=True, eq=False)
+class OpPrice:
+    """One op with its price, for `explain` and traces."""
+
+    op: Op
+    seconds: Estimate
+    """All runs of a micro-batch together."""
+
+
+@dataclass(slots=True, eq=False)
+class BlockPrice:
+    """A block's passes: forward, both halves of the backward, and what recomputation reruns."""
+
+    name: str
+    forward: PassPrice
+    backward_input: PassPrice
+    backward_weight: PassPrice
+    rerun_full: PassPrice
+    rerun_selective: PassPrice
+    ops: list[OpPrice] = field(default_factory=list)
+
+
+def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
+    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0)."""
+    device, d = cluster.device, op.dims
+    if op.kind == "gemm":
+        one = kernels.gemm_seconds(device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl)
+    elif op.kind == "grouped_gemm":
+        one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl)
+    elif op.kind == "attention":
+        impl = "sdpa-cpu" if device.kind == "cpu" else "flash"
+        one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
+    elif op.kind == "memory":
+        one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
+    else:
+        shape = layouts.group(op.group, cluster.gpus_per_node)
+        one = collectives.seconds(cluster, op.collective, d["nbytes"], shape)
+    return one * np.asarray(op.count, dtype=np.float64)
+
+
+def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: FrameworkPreset) -> BlockPrice:
+    """Price every op of a block and sum by pass.
+
+    Parameters
+    ----------
+    layouts : LayoutBatch, shape (n,)
+        Gives the group shapes of the collectives.
+    """
+    priced = [OpPrice(op, price_op(op, cluster, layouts)) for op in block.ops]
+    named = {p.op.name: p for p in priced if p.op.kind != "collective"}
+    forward = [p for p in priced if p.op.phase == "forward"]
+
+    def build(chosen: list[OpPrice]) -> PassPrice:
+        return _sum_pass(chosen, named, cluster, preset, np.shape(layouts.tp))
+
+    return BlockPrice(
+        name=block.name,
+        forward=build(forward),
+        backward_input=build([p for p in priced if p.op.phase == "backward_input"]),
+        backward_weight=build([p for p in priced if p.op.phase == "backward_weight"]),
+        rerun_full=build([p for p in forward if p.op.rerun != "never"]),
+        rerun_selective=build([p for p in forward if p.op.rerun == "selective"]),
+        ops=priced,
+    )
+
+
+def _sum_pass(
+    priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, shape: tuple[int, ...]
+) -> PassPrice:
+    compute, spread, flops = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    launches = np.zeros(shape)
+    comm = {g: np.zeros(shape) for g in COMM_GROUPS}
+    hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
+    for p in priced:
+        mid = p.seconds.mid
+        spread = spread + mid * p.seconds.spread
+        count = np.asarray(p.op.count, dtype=np.float64)
+        launches = launches + p.op.kernels * count
+        if p.op.kind != "collective":
+            compute = compute + mid
+            flops = flops + p.op.flops() * count
+            continue
+        group = "ep" if p.op.group == "etp" else p.op.group
+        exposed, behind = exposed_and_hidden(mid, named.get(p.op.behind), cluster)
+        comm[group] = comm[group] + exposed
+        hidden[group] = hidden[group] + behind
+    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, flops)
+
+
+def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    """Split a collective that runs beside one compute op.
+
+    The part longer than its partner is exposed. Of the part beside it, ``1 - overlap`` is
+    taken from compute (SMs, memory bandwidth, or cores on a CPU) and so exposed as well.
+    """
+    comm = np.asarray(comm_s, dtype=np.float64)
+    if partner is None:
+        return comm, np.zeros_like(comm)
+    beside = np.minimum(comm, partner.seconds.mid)
+    hidden = beside * float(cluster.overlap.value)
+    return np.asarray(comm - hidden), np.asarray(hidden)
+
+
+def host_bound(compute_s: FloatArray, launches: FloatArray, cluster: Cluster, preset: FrameworkPreset) -> FloatArray:
+    """Compute seconds with the host's launch rate.
+
+    A GPU runs behind the host: a pass takes the longer of its kernels and their launches
+    (nothing to launch with CUDA graphs). On a CPU the host is the device: its time adds up.
+    """
+    per_kernel = float(preset.kernel_s.value)
+    if cluster.device.kind == "cpu":
+        return np.asarray(compute_s + launches * per_kernel)
+    if preset.cuda_graphs:
+        return compute_s
+    return np.asarray(np.maximum(compute_s, launches * (cluster.device.launch_s + per_kernel)))

@@ -1,0 +1,153 @@
+"""Attention blocks: projections, core, and the collectives around them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.model.spec import DecoderLayer, LatentAttention, Weight
+from planner.workload.context import Shapes
+from planner.workload.op import Op, Phase
+
+FloatArray = NDArray[np.float64]
+
+
+def attention_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray]:
+    """Ops of one attention part, and the bytes it saves for backward.
+
+    Returns
+    -------
+    ops : list of Op
+    saved : ndarray
+        Bytes a micro-batch saves besides the core.
+    saved_core : ndarray
+        Bytes of the core (scores, masks, outputs that selective recomputation drops).
+    """
+    ops = projection_ops(layer, s)
+    core, saved_core = core_ops(layer, s)
+    out = next(w for w in _weights(layer, s) if w.name == "o")
+    ops += core
+    ops += s.linear("attention.o", s.tokens, s.local_in(out), s.local_out(out))
+    ops += s.leave_tp("attention.o")
+    ops += s_context_parallel(layer, s)
+    return ops, saved_projections(layer, s), saved_core
+
+
+def _weights(layer: DecoderLayer, s: Shapes) -> list[Weight]:
+    return [w for w in layer.attention.parameters(s.model.hidden) if isinstance(w, Weight)]
+
+
+def projection_ops(layer: DecoderLayer, s: Shapes) -> list[Op]:
+    """Query, key and value projections, grouped as the kernels run them, and the rotary op."""
+    ops = s.enter_tp("attention.qkv")
+    groups: dict[str, list[Weight]] = {}
+    for w in _weights(layer, s):
+        if w.name != "o":
+            groups.setdefault(w.fused_with or w.name, []).append(w)
+    for name, members in groups.items():
+        n_out = np.asarray(sum(s.local_out(w) for w in members))
+        rows = s.tokens_sp if members[0].shard == "replicated" else s.tokens
+        ops += s.linear(f"attention.{name}", rows, s.local_in(members[0]), n_out)
+    rotated = _qk_bytes(layer, s) * s.model.rotary_fraction
+    if not s.model.learned_positions:
+        kernels = 2.0 if s.preset.fused_elementwise else 8.0
+        passes = 2.0 if s.preset.fused_elementwise else 5.0
+        ops.append(s.memory("attention.rotary", "forward", passes * rotated, kernels=kernels))
+        ops.append(s.memory("attention.rotary.grad", "backward_input", passes * rotated, kernels=kernels))
+    if getattr(layer.attention, "qk_norm", None):
+        ops.append(s.memory("attention.qk_norm", "forward", 2.0 * _qk_bytes(layer, s), kernels=2.0))
+        ops.append(s.memory("attention.qk_norm.grad", "backward_input", 3.0 * _qk_bytes(layer, s), kernels=2.0))
+    return ops
+
+
+def _qk_bytes(layer: DecoderLayer, s: Shapes) -> FloatArray:
+    a = layer.attention
+    kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
+    return np.asarray(s.width * s.tokens * a.qk_dim * (a.n_heads / s.tp + kv_heads))
+
+
+def core_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
+    """Scores, softmax and weighted values, fused or not, and the bytes they save.
+
+    Unfused attention (Megatron before FlashAttention) materialises b·a/tp·s·s scores: softmax
+    output and dropout output in the compute dtype and a one-byte mask are saved, the
+    5·a·s/h term of arXiv 2205.05198, equation 1.
+    """
+    a = layer.attention
+    heads = np.asarray(a.n_heads / s.tp)
+    kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
+    if s.preset.attention in ("flash", "sdpa-cpu"):
+        dims = {"batch": s.sequences, "q_len": s.seq, "kv_len": np.asarray(float(s.seq_len)), "n_heads": heads,
+                "n_kv_heads": kv_heads, "qk_dim": float(a.qk_dim), "v_dim": float(a.v_dim), "causal": True, "window": a.window}
+        ops = [
+            Op("attention.core", "attention", "forward", {**dims, "direction": "forward"}, s.dtype, rerun="selective",
+               impl=s.preset.attention),
+            Op("attention.core.grad", "attention", "backward_input", {**dims, "direction": "backward"}, s.dtype,
+               impl=s.preset.attention),
+        ]
+        softmax_stats = 4.0 * s.tokens * heads
+        return ops, np.asarray(softmax_stats)
+    return _unfused_core(layer, s, heads)
+
+
+def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[list[Op], FloatArray]:
+    a = layer.attention
+    batch = np.asarray(s.sequences * heads)
+    kv = float(s.seq_len)
+    scores = np.asarray(batch * s.seq * kv)
+    fused = s.preset.attention == "unfused-fused-softmax"
+    w, drop = s.width, s.preset.dropout
+
+    def product(name: str, phase: Phase, m: FloatArray | float, n: FloatArray | float, k: FloatArray | float) -> Op:
+        dims = {"m": m, "n": n, "k": k, "batch": batch}
+        return Op(name, "gemm", phase, dims, s.dtype, rerun="selective", impl="batched")
+
+    softmax_passes, softmax_kernels = (2.0, 1.0) if fused else (8.0, 4.0)
+    ops = [
+        product("attention.scores", "forward", s.seq, kv, float(a.qk_dim)),
+        s.memory("attention.softmax", "forward", softmax_passes * w * scores, kernels=softmax_kernels, rerun="selective"),
+        product("attention.values", "forward", s.seq, float(a.v_dim), kv),
+        product("attention.values.dgrad", "backward_input", s.seq, kv, float(a.v_dim)),
+        product("attention.values.wgrad", "backward_weight", kv, float(a.v_dim), s.seq),
+        s.memory("attention.softmax.grad", "backward_input", (softmax_passes + 1.0) * w * scores, kernels=softmax_kernels),
+        product("attention.scores.dgrad", "backward_input", s.seq, float(a.qk_dim), kv),
+        product("attention.scores.wgrad", "backward_weight", kv, float(a.qk_dim), s.seq),
+    ]
+    if drop:
+        ops.append(s.memory("attention.dropout", "forward", (2.0 * w + 1.0) * scores, rerun="selective"))
+        ops.append(s.memory("attention.dropout.grad", "backward_input", (2.0 * w + 1.0) * scores))
+    saved = scores * (w + ((w + 1.0) if drop else 0.0))
+    return ops, np.asarray(saved)
+
+
+def saved_projections(layer: DecoderLayer, s: Shapes) -> FloatArray:
+    """Bytes saved by the projections: their input, q, k, v, and the input of the output projection."""
+    a = layer.attention
+    kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
+    qkv = s.tokens * (a.n_heads / s.tp * a.qk_dim + kv_heads * (a.qk_dim + a.v_dim))
+    out = s.tokens * a.n_heads / s.tp * a.v_dim
+    latent: FloatArray | float = 0.0
+    if isinstance(a, LatentAttention):
+        latent = s.tokens_sp * 2.0 * ((a.q_lora_rank or 0) + a.kv_lora_rank)
+    return np.asarray(s.width * (s.tokens_sp * s.model.hidden + qkv + out + latent))
+
+
+def s_context_parallel(layer: DecoderLayer, s: Shapes) -> list[Op]:
+    """Key-value exchange of context parallelism: an all-gather of k and v over the cp group.
+
+    Forward gathers k and v; backward gathers them again and reduce-scatters their gradients
+    (the all-gather variant of Megatron-Core's context parallelism).
+    """
+    a = layer.attention
+    kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
+    nbytes = np.asarray(s.width * s.tokens * s.cp * kv_heads * (a.qk_dim + a.v_dim))
+    count = np.where(s.cp > 1, 1.0, 0.0)
+
+    def gather(name: str, op: str, phase: Phase) -> Op:
+        return Op(name, "collective", phase, {"nbytes": nbytes}, s.dtype, group="cp", collective=op, count=count)
+
+    return [
+        gather("attention.kv_all_gather", "all_gather", "forward"),
+        gather("attention.kv_all_gather.again", "all_gather", "backward_input"),
+        gather("attention.kv_grad_reduce_scatter", "reduce_scatter", "backward_input"),
+    ]

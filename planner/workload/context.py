@@ -1,0 +1,140 @@
+"""`Shapes`: the local sizes that every block of a micro-batch shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout import LayoutBatch
+from planner.model.spec import ModelSpec, Weight
+from planner.plan import Workload
+from planner.presets import FrameworkPreset
+from planner.workload.op import BYTES, Op, Phase
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """Local sizes of one micro-batch on one rank, as arrays over the candidates.
+
+    Attributes
+    ----------
+    tp, cp, ep, etp : ndarray of float64
+    sp : ndarray of bool
+    sequences : ndarray
+        Sequences in the micro-batch (mbs).
+    seq : ndarray
+        Tokens of one sequence on this rank: seq_len / cp.
+    tokens : ndarray
+        sequences * seq: rows of the GEMMs of tensor-parallel regions.
+    tokens_sp : ndarray
+        Rows outside the tensor-parallel regions: tokens / tp with sequence parallel.
+    dtype : str
+        Compute precision; `width` its bytes.
+    """
+
+    model: ModelSpec
+    preset: FrameworkPreset
+    tp: FloatArray
+    cp: FloatArray
+    ep: FloatArray
+    etp: FloatArray
+    sp: NDArray[np.bool_]
+    sequences: FloatArray
+    seq: FloatArray
+    tokens: FloatArray
+    tokens_sp: FloatArray
+    seq_len: int
+    dtype: str
+    width: float
+
+    @classmethod
+    def of(cls, model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset) -> Shapes:
+        """Local sizes of `layouts` for one micro-batch of `workload`."""
+        tp, cp = layouts.tp.astype(np.float64), layouts.cp.astype(np.float64)
+        sp = np.asarray(layouts.sp == 1)
+        sequences = layouts.mbs.astype(np.float64)
+        seq = np.asarray(workload.seq_len / cp)
+        tokens = np.asarray(sequences * seq)
+        return cls(
+            model=model,
+            preset=preset,
+            tp=tp,
+            cp=cp,
+            ep=layouts.ep.astype(np.float64),
+            etp=layouts.etp.astype(np.float64),
+            sp=sp,
+            sequences=sequences,
+            seq=seq,
+            tokens=tokens,
+            tokens_sp=np.asarray(np.where(sp, tokens / tp, tokens)),
+            seq_len=workload.seq_len,
+            dtype=workload.precision,
+            width=BYTES[workload.precision],
+        )
+
+    def local_out(self, weight: Weight) -> FloatArray:
+        """Output features of a weight on one tp rank."""
+        if weight.shard != "column":
+            return np.asarray(float(weight.n_out))
+        return np.asarray(np.maximum(weight.n_out / self.tp, min(weight.min_out, weight.n_out)))
+
+    def local_in(self, weight: Weight) -> FloatArray:
+        """Input features of a weight on one tp rank."""
+        return np.asarray(weight.n_in / self.tp) if weight.shard == "row" else np.asarray(float(weight.n_in))
+
+    def memory(self, name: str, phase: Phase, nbytes: FloatArray | float, *, kernels: float = 1.0, **more: object) -> Op:
+        """A memory-bound op that moves `nbytes` in `kernels` launches."""
+        return Op(name, "memory", phase, {"nbytes": np.asarray(nbytes, dtype=np.float64)}, self.dtype, kernels=kernels, **more)  # type: ignore[arg-type]
+
+    def linear(self, name: str, rows: FloatArray, n_in: FloatArray, n_out: FloatArray) -> list[Op]:
+        """Forward, input-gradient and weight-gradient GEMMs of ``y = x W``.
+
+        Forward m=rows, n=n_out, k=n_in; input gradient m=rows, n=n_in, k=n_out; weight
+        gradient m=n_in, n=n_out, k=rows (each 2·rows·n_in·n_out FLOPs).
+        """
+        return [
+            Op(name, "gemm", "forward", {"m": rows, "n": n_out, "k": n_in}, self.dtype),
+            Op(f"{name}.dgrad", "gemm", "backward_input", {"m": rows, "n": n_in, "k": n_out}, self.dtype),
+            Op(f"{name}.wgrad", "gemm", "backward_weight", {"m": n_in, "n": n_out, "k": rows}, self.dtype),
+        ]
+
+    def tp_collective(self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "", rerun: str = "full") -> Op:
+        """A collective over the tp group on the full hidden activation of the micro-batch."""
+        nbytes = np.asarray(self.tokens * self.model.hidden * self.width)
+        count = np.where(when & (self.tp > 1), 1.0, 0.0)
+        return Op(name, "collective", phase, {"nbytes": nbytes}, self.dtype, group="tp", collective=op, count=count,
+                  behind=behind, rerun=rerun)  # type: ignore[arg-type]
+
+    def enter_tp(self, name: str) -> list[Op]:
+        """Collectives at the entrance of a tensor-parallel region (before a column split).
+
+        Without sequence parallel: identity forward, all-reduce of the input gradient backward
+        (Megatron's ``f``, arXiv 1909.08053). With it: all-gather forward; backward all-gathers
+        the saved input again beside the input-gradient GEMM and reduce-scatters the gradient
+        (``g`` of arXiv 2205.05198, section 4.2.2).
+        """
+        wgrad, dgrad = f"{name}.wgrad", f"{name}.dgrad"
+        late = wgrad if self.preset.tp_backward_overlap else ""
+        return [
+            self.tp_collective(f"{name}.all_gather", "all_gather", "forward", when=self.sp),
+            self.tp_collective(f"{name}.grad_all_reduce", "all_reduce", "backward_input", when=~self.sp, behind=late),
+            self.tp_collective(f"{name}.input_all_gather", "all_gather", "backward_weight", when=self.sp,
+                               behind=dgrad if self.preset.tp_backward_overlap else ""),
+            self.tp_collective(f"{name}.grad_reduce_scatter", "reduce_scatter", "backward_input", when=self.sp, behind=late),
+        ]
+
+    def leave_tp(self, name: str) -> list[Op]:
+        """Collectives at the exit of a tensor-parallel region (after a row split).
+
+        All-reduce forward and identity backward; with sequence parallel reduce-scatter forward
+        and all-gather backward.
+        """
+        return [
+            self.tp_collective(f"{name}.all_reduce", "all_reduce", "forward", when=~self.sp),
+            self.tp_collective(f"{name}.reduce_scatter", "reduce_scatter", "forward", when=self.sp),
+            self.tp_collective(f"{name}.grad_all_gather", "all_gather", "backward_input", when=self.sp),
+        ]

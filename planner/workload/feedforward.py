@@ -1,0 +1,123 @@
+"""Feed-forward blocks: dense MLP and mixture of experts."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.model.spec import Mlp, Moe
+from planner.workload.context import Shapes
+from planner.workload.op import Op, Phase
+
+FloatArray = NDArray[np.float64]
+
+
+def activation_ops(name: str, rows: FloatArray, width: FloatArray, gated: bool, s: Shapes) -> list[Op]:
+    """GELU or SwiGLU between the up and down projections.
+
+    Fused: read the projection(s), write the activation; backward reads projections and the
+    incoming gradient and writes their gradients. Eager operators go through memory once more
+    per operator (activation and product apart; PyTorch's eager SiLU + mul: 2 and 3 passes).
+    """
+    n = rows * width * s.width
+    inputs = 2.0 if gated else 1.0
+    fused = s.preset.fused_elementwise
+    eager_extra = 0.0 if fused else (2.0 if gated else 3.0)
+    kernels = 1.0 if fused else (2.0 if gated else 3.0)
+    return [
+        s.memory(f"{name}.activation", "forward", n * (inputs + 1.0 + eager_extra), kernels=kernels),
+        s.memory(f"{name}.activation.grad", "backward_input", n * (2.0 * inputs + 1.0 + 2.0 * eager_extra), kernels=2.0 * kernels - 1.0),
+    ]
+
+
+def mlp_ops(ffn: Mlp, s: Shapes) -> tuple[list[Op], FloatArray]:
+    """Dense feed-forward under tensor parallelism, and the bytes it saves."""
+    ops, saved = dense_part("mlp", ffn.ffn_hidden, ffn.gated, s)
+    return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(saved + s.width * s.tokens_sp * s.model.hidden)
+
+
+def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list[Op], FloatArray]:
+    """Up (and gate), activation and down of one dense feed-forward, tp-sharded."""
+    width = np.asarray(ffn_hidden / s.tp)
+    columns = width * (2.0 if gated else 1.0)
+    hidden = np.asarray(float(s.model.hidden))
+    ops = s.linear(f"{name}.up", s.tokens, hidden, columns)
+    ops += activation_ops(name, s.tokens, width, gated, s)
+    ops += s.linear(f"{name}.down", s.tokens, width, hidden)
+    saved = s.width * s.tokens * (columns + width)
+    return ops, np.asarray(saved)
+
+
+def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
+    """Router, dispatch, experts, combine and shared experts, and the bytes they save.
+
+    Tokens are taken as balanced over the experts. With sequence parallel each rank routes its
+    own tokens / tp; the ep group exchanges every routed copy (its send buffer holds
+    tokens·top_k rows), the etp group gathers rows and shares the expert width.
+    """
+    hidden = float(s.model.hidden)
+    routed = np.asarray(s.tokens_sp * ffn.top_k)
+    local_experts = np.asarray(ffn.n_experts / s.ep)
+    rows_each = np.maximum(routed * s.ep * s.etp / ffn.n_experts, 1.0)
+    rows = np.asarray(rows_each * local_experts)
+    width = np.asarray(ffn.ffn_hidden / s.etp)
+    ops = s.linear("moe.router", s.tokens_sp, np.asarray(hidden), np.asarray(float(ffn.n_experts)))
+    router_bytes = s.tokens_sp * ffn.n_experts * 4.0
+    row_bytes = s.width * routed * hidden
+    ops += [
+        s.memory("moe.route", "forward", 4.0 * router_bytes, kernels=6.0),
+        s.memory("moe.route.grad", "backward_input", 4.0 * router_bytes, kernels=6.0),
+        s.memory("moe.permute", "forward", 2.0 * row_bytes, kernels=2.0),
+        s.memory("moe.permute.grad", "backward_input", 2.0 * row_bytes, kernels=2.0),
+        s.memory("moe.unpermute", "forward", 2.0 * row_bytes, kernels=2.0),
+        s.memory("moe.unpermute.grad", "backward_input", 3.0 * row_bytes, kernels=2.0),
+    ]
+    ops += _expert_exchange(row_bytes, s)
+    ops += _expert_gemms(ffn, rows_each, local_experts, width, s)
+    ops += activation_ops("moe.expert", rows, width, ffn.gated, s)
+    columns = width * (2.0 if ffn.gated else 1.0)
+    saved = s.width * (s.tokens_sp * hidden + rows * (hidden + columns + width) + routed * hidden) + router_bytes
+    if ffn.shared_ffn_hidden:
+        shared, shared_saved = dense_part("moe.shared", ffn.shared_ffn_hidden, ffn.gated, s)
+        ops += [*s.enter_tp("moe.shared.up"), *shared, *s.leave_tp("moe.shared.down")]
+        saved = saved + shared_saved
+    return ops, np.asarray(saved)
+
+
+def _expert_exchange(row_bytes: FloatArray, s: Shapes) -> list[Op]:
+    """Dispatch and combine over ep, rows gathered and scattered over etp; mirrored backward."""
+
+    def exchange(name: str, op: str, group: str, nbytes: FloatArray, phase: Phase) -> Op:
+        degree = s.ep if group == "ep" else s.etp
+        return Op(name, "collective", phase, {"nbytes": nbytes}, s.dtype, group=group, collective=op,
+                  count=np.where(degree > 1, 1.0, 0.0))
+
+    gathered = np.asarray(row_bytes * s.etp)
+    return [
+        exchange("moe.dispatch", "all_to_all", "ep", row_bytes, "forward"),
+        exchange("moe.combine", "all_to_all", "ep", row_bytes, "forward"),
+        exchange("moe.dispatch.grad", "all_to_all", "ep", row_bytes, "backward_input"),
+        exchange("moe.combine.grad", "all_to_all", "ep", row_bytes, "backward_input"),
+        exchange("moe.etp_gather", "all_gather", "etp", gathered, "forward"),
+        exchange("moe.etp_scatter", "reduce_scatter", "etp", gathered, "forward"),
+        exchange("moe.etp_gather.grad", "all_gather", "etp", gathered, "backward_input"),
+        exchange("moe.etp_scatter.grad", "reduce_scatter", "etp", gathered, "backward_input"),
+    ]
+
+
+def _expert_gemms(ffn: Moe, rows_each: FloatArray, groups: FloatArray, width: FloatArray, s: Shapes) -> list[Op]:
+    """Grouped GEMMs of the local experts: up (with gate) and down, forward and backward."""
+    hidden = np.asarray(float(s.model.hidden))
+    columns = np.asarray(width * (2.0 if ffn.gated else 1.0))
+
+    def grouped(name: str, phase: Phase, m: FloatArray, n: FloatArray, k: FloatArray) -> Op:
+        return Op(name, "grouped_gemm", phase, {"m": m, "n": n, "k": k, "groups": groups}, s.dtype)
+
+    return [
+        grouped("moe.expert.up", "forward", rows_each, columns, hidden),
+        grouped("moe.expert.up.dgrad", "backward_input", rows_each, hidden, columns),
+        grouped("moe.expert.up.wgrad", "backward_weight", hidden, columns, rows_each),
+        grouped("moe.expert.down", "forward", rows_each, hidden, width),
+        grouped("moe.expert.down.dgrad", "backward_input", rows_each, width, hidden),
+        grouped("moe.expert.down.wgrad", "backward_weight", width, hidden, rows_each),
+    ]

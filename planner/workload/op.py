@@ -1,0 +1,119 @@
+"""`Op`: one kernel or collective of a step, with its dimensions and no hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+OpKind = Literal["gemm", "grouped_gemm", "attention", "memory", "collective"]
+Phase = Literal["forward", "backward_input", "backward_weight", "optimizer", "prefill", "decode"]
+Rerun = Literal["never", "full", "selective"]
+
+BYTES: dict[str, float] = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5, "int8": 1.0}
+"""Bytes of one element."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One op of a block, run once per micro-batch unless it says otherwise.
+
+    Dimensions are arrays that broadcast over the candidates (a scalar is an array of
+    shape ``()``).
+
+    Attributes
+    ----------
+    name : str
+        ``block.role``, e.g. ``"attention.qkv"``.
+    kind : {'gemm', 'grouped_gemm', 'attention', 'memory', 'collective'}
+    phase : str
+        forward, backward_input, backward_weight, optimizer (training); prefill, decode.
+    dims : mapping of str to array
+        gemm: m, n, k, batch. grouped_gemm: m, n, k, groups. attention: batch, q_len, kv_len,
+        n_heads, n_kv_heads, qk_dim, v_dim, and causal, window, direction. memory: nbytes (read plus
+        written). collective: nbytes (nccl-tests convention).
+    dtype : str
+    group : str
+        Axis of the process group of a collective (``"tp"``, ``"ep"``, ``"cp"`` …).
+    collective : str
+        all_reduce, all_gather, reduce_scatter, all_to_all, send_recv.
+    count : array
+        Runs per micro-batch; 0 where the candidate does not have the op.
+    kernels : float
+        Host launches of one run (an eager chain is several).
+    rerun : {'never', 'full', 'selective'}
+        The mildest recompute policy under which the backward runs this forward op again.
+    behind : str
+        Name of the compute op that the collective runs beside; empty when it is exposed.
+    impl : str
+        Implementation that the law takes as an input.
+    """
+
+    name: str
+    kind: OpKind
+    phase: Phase
+    dims: Mapping[str, Any]
+    dtype: str = "bf16"
+    group: str = ""
+    collective: str = ""
+    count: ArrayLike = 1.0
+    kernels: float = 1.0
+    rerun: Rerun = "full"
+    behind: str = ""
+    impl: str = ""
+
+    def flops(self) -> FloatArray:
+        """Floating-point operations of one run (a multiply-add is two).
+
+        GEMM 2·m·n·k·batch. Attention forward 2·b·heads·q·kv·(d_qk + d_v), halved when causal;
+        backward 2.5 times that (five products instead of two; FlashAttention-2,
+        arXiv 2307.08691, section 4.1).
+        """
+        d = self.dims
+        if self.kind == "gemm":
+            return np.asarray(2.0 * d["m"] * d["n"] * d["k"] * d.get("batch", 1.0), dtype=np.float64)
+        if self.kind == "grouped_gemm":
+            return np.asarray(2.0 * d["m"] * d["n"] * d["k"] * d["groups"], dtype=np.float64)
+        if self.kind == "attention":
+            pairs = attention_pairs(d["q_len"], d["kv_len"], bool(d["causal"]), d["window"])
+            forward = 2.0 * d["batch"] * d["n_heads"] * pairs * (d["qk_dim"] + d["v_dim"])
+            return np.asarray(forward * (2.5 if d["direction"] == "backward" else 1.0), dtype=np.float64)
+        return np.zeros(())
+
+
+def attention_pairs(q_len: ArrayLike, kv_len: ArrayLike, causal: bool, window: int | None) -> FloatArray:
+    """Query-key pairs that are computed: half of the square when causal, a band with a window."""
+    q, kv = np.asarray(q_len, dtype=np.float64), np.asarray(kv_len, dtype=np.float64)
+    pairs = q * kv / (2.0 if causal else 1.0)
+    if window is not None:
+        pairs = np.minimum(pairs, q * window)
+    return np.asarray(pairs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """The ops of one layer kind (or of the embedding or the head) for one micro-batch.
+
+    Attributes
+    ----------
+    name : str
+    ops : tuple of Op
+        Forward and backward ops in program order.
+    saved_bytes : array
+        Kept for the backward per micro-batch without recomputation.
+    saved_selective_bytes, saved_full_bytes : array
+        The same with selective and full recomputation.
+    logits_bytes : array
+        Part of the head that lives only around the loss.
+    """
+
+    name: str
+    ops: tuple[Op, ...]
+    saved_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    saved_selective_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    saved_full_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    logits_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
