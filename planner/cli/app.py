@@ -1,0 +1,124 @@
+"""The application: its commands, and the one place where errors become messages and exit codes.
+
+Exit 0 on success, 1 when a run, check or measurement failed, 2 when the input is malformed or
+breaks a rule by itself, 3 when it is legal and nothing fits, 130 on Ctrl-C, 141 when the reader
+of the output went away.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import typer
+
+from hwmodels.errors import MeshwrightError
+from planner.cli import calibrate, compare, predict, report, run, scenario, search, simulate, validate
+from planner.cli import list as listing
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+PROGRAM = "python -m planner"
+
+app = typer.Typer(
+    name="planner",
+    help="Predict, search, run and compare parallel layouts for training large models.",
+    epilog="Exit codes: 0 done, 1 a run or check failed, 2 bad input, 3 nothing fits.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        from planner import __version__
+
+        typer.echo(f"meshwright {__version__}")
+        raise typer.Exit
+
+
+for module in (search, predict, simulate, scenario, run, compare, calibrate, validate, report, listing):
+    module.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; no exception leaves this function.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after the program's name; `sys.argv[1:]` if not given.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=words, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except MeshwrightError as error:
+        _say_error(str(error))
+        return error.exit_code
+    except typer.TyperException as error:
+        _say_error(_usage_message(error))
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        _say_error("interrupted; whatever was finished is on disk, nothing is half-written")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has enough. Python must not try to flush into the closed pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except Exception as error:  # noqa: BLE001 - the last net: a traceback goes to a file, never to the screen
+        _say_error(_internal_message(error, words))
+        return 1
+
+
+def _say_error(message: str) -> None:
+    from planner.cli.output import say_error
+
+    say_error(message)
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    """One message for a fault in the command line, with the nearest existing option or command."""
+    context: Any = getattr(error, "ctx", None)
+    message = error.format_message().strip()
+    option = getattr(error, "option_name", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        return f"no command given. Try: {PROGRAM} --help"
+    path = context.command_path if context is not None else PROGRAM
+    if option is not None and message.startswith("No such option"):
+        known = sorted({name for parameter in context.command.params for name in parameter.opts}) if context else []
+        near = get_close_matches(option, known, n=3, cutoff=0.5)
+        return f"{path}: no such option {option}. Try: {' or '.join(near) if near else path + ' --help'}"
+    if message.startswith("No such command"):
+        word = message.split("'")[1] if "'" in message else ""
+        known = sorted(context.command.commands) if context is not None else []
+        near = get_close_matches(word, known, n=3, cutoff=0.5)
+        return f"no such command {word!r}. Try: {' or '.join(near or known)}"
+    return f"{path}: {message[:1].lower()}{message[1:].rstrip('.')}. Try: {path} --help"
+
+
+def _internal_message(error: Exception, words: Sequence[str]) -> str:
+    """Save the traceback and say where."""
+    import tempfile
+    import time
+    import traceback
+    from pathlib import Path
+
+    from planner import __version__
+    from planner.files import write_text
+
+    text = f"meshwright {__version__}\narguments: {words}\n\n{''.join(traceback.format_exception(error))}"
+    name = f"error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path = write_text(Path("out") / "errors" / name, text)
+    except MeshwrightError:
+        path = write_text(Path(tempfile.gettempdir()) / name, text)
+    summary = str(error).splitlines()[0] if str(error) else ""
+    return f"internal error: {type(error).__name__}{': ' if summary else ''}{summary}. The details are in {path}; please report them"

@@ -1,0 +1,145 @@
+"""Options that several commands share, and how their words become models, clusters and layouts.
+
+Faults of the command line are collected and raised together, each with its option's name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwmodels.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
+    from planner.layout import Layout
+    from planner.model.spec import ModelSpec
+    from planner.plan import Workload
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for machines.")]
+ModelName = Annotated[str | None, typer.Option("--model", metavar="NAME|PATH", help="A known model, or a Hugging Face config.json.")]
+ClusterName = Annotated[
+    str | None, typer.Option("--cluster", metavar="NAME:NODES|PATH", help="A preset such as dgx-h100:16, or a cluster YAML.")
+]
+SeqLen = Annotated[int | None, typer.Option("--seq-len", metavar="TOKENS", help="Tokens in a sequence.")]
+Gbs = Annotated[int | None, typer.Option("--gbs", metavar="SEQUENCES", help="Sequences in a step, all ranks together.")]
+Precision = Annotated[str, typer.Option("--precision", help="bf16, fp16 or fp32.")]
+Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")]
+Framework = Annotated[str, typer.Option("--framework", help="Whose switches and defaults to assume (list frameworks).")]
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+OPTIMIZERS = ("adamw", "sgd")
+MOST_VALUES = 4096
+
+
+def out_folder(out: Path | None, name: str) -> Path:
+    """The folder that a command writes to: what the user said, or a folder of its own under ``out/``."""
+    return out if out is not None else Path("out") / name
+
+
+def required(**values: Any) -> None:
+    """Raise `InputError` naming every option of `values` that was not given (None)."""
+    examples = {
+        "model": "--model llama-3-70b (see: list models)", "cluster": "--cluster dgx-h100:16 (see: list clusters)",
+        "seq_len": "--seq-len 8192", "gbs": "--gbs 1024",
+    }
+    missing = [name for name, value in values.items() if value is None]
+    if missing:
+        raise InputError([Fault(f"missing option {option(name)}", "", "", examples.get(name, "")) for name in missing])
+
+
+def option(name: str) -> str:
+    """The option's spelling of a field: ``seq_len`` -> ``--seq-len``."""
+    return "--" + name.replace("_", "-")
+
+
+def parse_values(text: str, where: str) -> tuple[int, ...]:
+    """Whole numbers from ``"4"``, ``"1,2,4"`` or ``"1..8"`` (ends included), sorted, each once.
+
+    Raises
+    ------
+    InputError
+        Naming `where` and every part that is no such thing.
+    """
+    found: set[int] = set()
+    faults = []
+    fix = f"{where} 4, {where} 1,2,4 or {where} 1..8"
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        try:
+            low = int(first)
+            high = int(last) if dots else low
+        except ValueError:
+            faults.append(Fault(f"{part.strip()!r} is not a whole number or a range", where, "", fix))
+            continue
+        if low > high or high - low >= MOST_VALUES:
+            faults.append(Fault(f"{part.strip()!r} is an empty or endless range", where, "", fix))
+        else:
+            found.update(range(low, high + 1))
+    if faults:
+        raise InputError(faults)
+    return tuple(sorted(found))
+
+
+def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: str, framework: str) -> Workload:
+    """The workload of the command line, all its faults reported together."""
+    from planner import presets
+    from planner.plan import Workload
+
+    required(seq_len=seq_len, gbs=gbs)
+    faults = [
+        Fault(f"{value} is not a positive number", option(name), "", f"{option(name)} 1024")
+        for name, value in (("seq_len", seq_len), ("gbs", gbs)) if value is not None and value < 1
+    ]
+    for name, text, known in (("precision", precision, PRECISIONS), ("optimizer", optimizer, OPTIMIZERS),
+                              ("framework", framework, presets.names())):
+        if text not in known:
+            faults.append(Fault(f"unknown {name} {text!r}", option(name), "", " or ".join(known)))
+    if faults:
+        raise InputError(faults)
+    return Workload(int(seq_len or 0), int(gbs or 0), precision, optimizer, framework)
+
+
+def model_and_cluster(model: str, cluster: str) -> tuple[ModelSpec, dict[str, Any], Cluster]:
+    """Load both; where both are faulty, both are reported."""
+    from hwmodels import cluster as clusters
+    from planner import model as models
+
+    faults: list[Fault] = []
+    loaded: dict[str, Any] = {}
+    for what, load, name in (("model", models.load, model), ("cluster", clusters.load, cluster)):
+        try:
+            loaded[what] = load(name)
+        except InputError as error:
+            faults.extend(error.faults)
+    if faults:
+        raise InputError(faults)
+    spec, config = loaded["model"]
+    return spec, config, loaded["cluster"]
+
+
+def layout(world: int, values: dict[str, Any]) -> Layout:
+    """A layout from options that were given (None: not given), dp and schedule filled in where they follow."""
+    from dataclasses import replace
+
+    from planner.layout import Layout, with_defaults
+
+    given = {name: value for name, value in values.items() if value is not None}
+    made = Layout(**given)
+    filled = with_defaults(made, world)
+    return replace(filled, dp=given["dp"]) if "dp" in given else filled
+
+
+def duration(text: str, where: str) -> float:
+    """Seconds of a duration with its unit; `InputError` naming the option otherwise."""
+    from hwmodels.units import parse_duration
+
+    try:
+        seconds = float(parse_duration(text))
+    except InputError as error:
+        raise InputError([Fault(f.what, where, f.why, f.fix, f.rule) for f in error.faults]) from None
+    if seconds <= 0:
+        raise InputError(Fault(f"{text!r} is not a positive duration", where, "", f"{where} 300s"))
+    return seconds

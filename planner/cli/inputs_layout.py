@@ -1,0 +1,82 @@
+"""The degrees of one layout as options, and the training run that predict and simulate look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwmodels.errors import Fault, InputError
+from planner.cli import inputs
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
+    from planner.layout import Layout
+    from planner.model.spec import ModelSpec
+    from planner.plan import Plan, Workload
+
+Tp = Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")]
+Sp = Annotated[int | None, typer.Option("--sp", help="1: sequence parallel over the tp group.")]
+Cp = Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")]
+Pp = Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")]
+Vpp = Annotated[int | None, typer.Option("--vpp", help="Virtual stages per pipeline rank.")]
+Dp = Annotated[int | None, typer.Option("--dp", help="Data parallel degree; what the cluster leaves over if not given.")]
+Ep = Annotated[int | None, typer.Option("--ep", help="Expert parallel degree.")]
+Etp = Annotated[int | None, typer.Option("--etp", help="Tensor parallel degree of the experts.")]
+Zero = Annotated[int | None, typer.Option("--zero-stage", help="ZeRO stage 0-3; 3 is FSDP.")]
+Fsdp = Annotated[int | None, typer.Option("--fsdp", help="Ranks over which ZeRO/FSDP shards; all of dp if not given.")]
+Mbs = Annotated[int | None, typer.Option("--mbs", help="Sequences per micro-batch.")]
+Recompute = Annotated[str | None, typer.Option("--recompute", help="none, selective or full.")]
+Schedule = Annotated[str | None, typer.Option("--schedule", help="Pipeline schedule (list schedules).")]
+PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="PLAN.json", help="Take everything from a plan.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One training run: what is trained, on what, in which layout."""
+
+    model: ModelSpec
+    config: dict[str, Any]
+    cluster: Cluster
+    cluster_name: str
+    workload: Workload
+    layout: Layout
+    plan: Plan | None
+
+
+def case_of_plan(path: Path, cluster: str | None = None) -> Case:
+    """The run that a plan describes, on its own cluster or on another one."""
+    from hwmodels import cluster as clusters
+    from planner import model as models
+    from planner.plan_io import load_plan
+
+    plan = load_plan(path)
+    name = cluster or plan.cluster
+    spec = models.read_config(plan.model, plan.model_name, str(path))
+    return Case(spec, plan.model, clusters.load(name), name, plan.workload, plan.layout, plan)
+
+
+def case_of_options(model: str | None, cluster: str | None, workload: Workload, degrees: dict[str, Any]) -> Case:
+    """The run that the options describe.
+
+    Raises
+    ------
+    InputError
+        With every layout rule that is broken (`planner.layout.RULES`).
+    """
+    from planner.layout import RuleContext, validate
+
+    inputs.required(model=model, cluster=cluster)
+    spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
+    layout = inputs.layout(loaded.n_ranks, degrees)
+    validate(layout, RuleContext(spec, workload.gbs, workload.seq_len, loaded.n_ranks), "layout")
+    return Case(spec, config, loaded, str(cluster), workload, layout, None)
+
+
+def not_with_plan(**values: Any) -> None:
+    """Raise `InputError` for each option that a plan already fixes."""
+    given = [inputs.option(name) for name, value in values.items() if value is not None]
+    if given:
+        raise InputError([Fault(f"{name} together with --plan", name, "the plan fixes it", f"leave {name} out") for name in given])

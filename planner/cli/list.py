@@ -1,0 +1,134 @@
+"""``list``: what ships with the package, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from hwmodels.errors import Fault, InputError
+from planner.cli.inputs import JsonFlag
+
+Table = tuple[Sequence[str], list[dict[str, Any]], Callable[[dict[str, Any]], Sequence[str]]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("list", help="Known models, devices, clusters, schedules, frameworks, scenarios and layout rules.")(list_)
+
+
+def list_(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help=", ".join(("models", "devices", "clusters", "schedules",
+                                               "frameworks", "scenarios", "rules")) + "; all of them if not given.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print one kind, or all of them."""
+    from planner.cli.output import print_json, print_table
+
+    if kind is not None and kind not in KINDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(kind, KINDS, n=1)
+        raise InputError(Fault(f"cannot list {kind!r}", "list", "", near[0] if near else " or ".join(KINDS)))
+    chosen = [kind] if kind is not None else list(KINDS)
+    found = {name: KINDS[name]() for name in chosen}
+    if json:
+        print_json({"schema": 1, **{name: rows for name, (_, rows, _) in found.items()}})
+        return
+    for name, (header, rows, cells) in found.items():
+        print_table(f"{name} ({len(rows)})", header, [cells(row) for row in rows], left=LEFT[name])
+
+
+def _models() -> Table:
+    from planner import model as models
+
+    rows = []
+    for name in models.names():
+        spec, _ = models.load(name)
+        rows.append({"name": name, "family": spec.family, "parameters": spec.parameters,
+                     "active_parameters": spec.active_parameters, "layers": spec.n_layers, "hidden": spec.hidden,
+                     "vocab": spec.vocab, "source": spec.source})
+    return ("name", "family", "parameters", "active", "layers", "hidden", "vocab"), rows, lambda r: (
+        r["name"], r["family"], f"{r['parameters']:,}", f"{r['active_parameters']:,}", str(r["layers"]), str(r["hidden"]),
+        str(r["vocab"]))
+
+
+def _devices() -> Table:
+    from hwmodels import catalog
+    from hwmodels.units import format_bandwidth, format_bytes, format_flops
+
+    rows = []
+    for name in catalog.device_names():
+        device = catalog.load_device(name)
+        rows.append({"name": name, "vendor": device.vendor, "kind": device.kind, "memory_bytes": device.memory_bytes,
+                     "memory_bandwidth": device.memory_bandwidth, "peak_flops": dict(device.peak_flops)})
+
+    def cells(row: dict[str, Any]) -> Sequence[str]:
+        peaks = row["peak_flops"]
+        return (row["name"], row["vendor"], format_bytes(row["memory_bytes"]), format_bandwidth(row["memory_bandwidth"]),
+                *(format_flops(peaks[t]) if t in peaks else "-" for t in ("bf16", "fp8")))
+
+    return ("name", "vendor", "memory", "bandwidth", "bf16", "fp8"), rows, cells
+
+
+def _clusters() -> Table:
+    from hwmodels import catalog
+    from hwmodels import cluster as clusters
+
+    rows = []
+    for name in catalog.cluster_names():
+        loaded = clusters.load(name)
+        price = loaded.usd_per_gpu_hour
+        rows.append({"name": name, "device": loaded.device.name, "ranks_per_node": loaded.gpus_per_node,
+                     "nodes": loaded.nodes, "usd_per_gpu_hour": price.value if price is not None else None})
+    return ("name", "device", "ranks/node", "nodes", "$/GPU-hour"), rows, lambda r: (
+        r["name"], r["device"], str(r["ranks_per_node"]), str(r["nodes"]),
+        f"{r['usd_per_gpu_hour']:.2f}" if r["usd_per_gpu_hour"] is not None else "-")
+
+
+def _schedules() -> Table:
+    from planner import schedule as schedules
+
+    rows = []
+    for name in schedules.names():
+        found = schedules.get(name)
+        about = (found.__doc__ or "").strip().splitlines()[0]
+        rows.append({"name": name, "interleaved": found.interleaved, "torch_class": found.torch_class, "about": about})
+    return ("name", "vpp", "PyTorch class", "about"), rows, lambda r: (
+        r["name"], "> 1" if r["interleaved"] else "1", r["torch_class"], r["about"])
+
+
+def _frameworks() -> Table:
+    from planner import presets
+
+    rows = []
+    for name in presets.names():
+        found = presets.get(name)
+        rows.append({"name": name, "attention": found.attention, "grad_dtype": found.grad_dtype})
+    return ("name", "attention", "gradients"), rows, lambda r: (r["name"], r["attention"], r["grad_dtype"])
+
+
+def _scenarios() -> Table:
+    from importlib import resources
+
+    rows = []
+    for entry in sorted(resources.files("scenarios").iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".yaml"):
+            first = entry.read_text(encoding="utf-8").lstrip().splitlines()[0]
+            rows.append({"name": entry.name.removesuffix(".yaml"), "about": first.lstrip("# ") if first.startswith("#") else ""})
+    return ("name", "about"), rows, lambda r: (r["name"], r["about"])
+
+
+def _rules() -> Table:
+    from planner.layout import RULES
+
+    rows = [{"name": rule.id, "about": rule.sentence} for rule in RULES]
+    return ("name", "rule"), rows, lambda r: (r["name"], r["about"])
+
+
+KINDS: dict[str, Callable[[], Table]] = {
+    "models": _models, "devices": _devices, "clusters": _clusters, "schedules": _schedules, "frameworks": _frameworks,
+    "scenarios": _scenarios, "rules": _rules,
+}
+LEFT = {"models": 2, "devices": 2, "clusters": 2, "schedules": 4, "frameworks": 3, "scenarios": 2, "rules": 2}
