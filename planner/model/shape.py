@@ -1,0 +1,173 @@
+"""`from_shape`: a model from bare figures, as tables of published measurements give them."""
+
+from __future__ import annotations
+
+from hwmodels.errors import Fault, InputError
+from planner.model.spec import (
+    AnyAttention,
+    Attention,
+    DecoderLayer,
+    LatentAttention,
+    Mlp,
+    ModelSpec,
+    Moe,
+    NormKind,
+)
+
+
+def _latent(heads: int, bias: bool) -> LatentAttention:
+    """Latent attention with the ranks of DeepSeek-V2 and V3: a bare shape names only the kind.
+
+    Sources: arXiv 2405.04434, section 3.1.2; arXiv 2412.19437, section 4.2.
+    """
+    return LatentAttention(
+        heads, q_lora_rank=1536, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_head_dim=128, qkv_bias=bias
+    )
+
+
+def from_shape(
+    *,
+    name: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    seq_len: int,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    ffn_hidden: int | None = None,
+    gated: bool = False,
+    n_experts: int = 0,
+    topk: int = 0,
+    moe_ffn_hidden: int = 0,
+    shared_experts: int = 0,
+    n_dense_layers: int = 0,
+    attention: str = "",
+    learned_positions: bool = True,
+    norm: NormKind = "layer",
+    bias: bool = True,
+    tied: bool = True,
+) -> ModelSpec:
+    """A decoder from its figures, with the defaults of a Megatron GPT.
+
+    Parameters
+    ----------
+    layers, hidden, heads, vocab, seq_len : int
+        `seq_len` is also the number of learned positions, where there are any.
+    kv_heads : int, optional
+        `heads` where left out.
+    head_dim : int, optional
+        hidden / heads where left out, which must then be whole.
+    ffn_hidden : int, optional
+        Dense feed-forward width, 4 * hidden where left out.
+    gated : bool
+        Two matrices in (SwiGLU) instead of one (GELU).
+    n_experts, topk, moe_ffn_hidden : int
+        Mixture of experts in the layers after the `n_dense_layers` leading ones;
+        `moe_ffn_hidden` 0 means `ffn_hidden`.
+    shared_experts : int
+        Experts that every token meets, each `moe_ffn_hidden` wide.
+    attention : str
+        ``"mla"`` is latent attention with the ranks of DeepSeek-V2/V3; anything else (``"mha"``,
+        ``"gqa"``, blank) is what `kv_heads` says.
+    learned_positions, norm, bias, tied
+        Megatron GPT has a learned position table, layer norms, biases and a tied head.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        With every figure that is not positive or contradicts another.
+    """
+    found = _faults(name, locals())
+    if found:
+        raise InputError(found)
+    kv = heads if kv_heads is None else kv_heads
+    mla = attention.strip().lower() == "mla"
+    width = hidden // heads if head_dim is None else head_dim
+    part: AnyAttention
+    if mla:
+        part = _latent(heads, bias)
+    else:
+        part = Attention(heads, kv, width, qkv_bias=bias, out_bias=bias)
+    ffn = 4 * hidden if ffn_hidden is None else ffn_hidden
+    activation = "silu" if gated else "gelu"
+    dense = DecoderLayer(
+        part, Mlp(ffn, gated=gated, bias=bias, activation=activation), norm=norm, norm_bias=norm == "layer"
+    )
+    stack = (dense,) * layers
+    if n_experts:
+        expert = moe_ffn_hidden or ffn
+        moe = Moe(
+            n_experts,
+            topk,
+            expert,
+            gated=gated,
+            bias=bias,
+            activation=activation,
+            shared_ffn_hidden=shared_experts * expert,
+        )
+        sparse = DecoderLayer(part, moe, norm=norm, norm_bias=norm == "layer")
+        stack = (dense,) * n_dense_layers + (sparse,) * (layers - n_dense_layers)
+    return ModelSpec(
+        name=name,
+        family="shape",
+        hidden=hidden,
+        vocab=vocab,
+        layers=stack,
+        norm=norm,
+        norm_bias=norm == "layer",
+        tied_embeddings=tied,
+        learned_positions=seq_len if learned_positions else 0,
+        max_positions=seq_len,
+        source="shape",
+        notes=("latent attention with the ranks of DeepSeek-V2/V3",) if mla else (),
+    )
+
+
+def _faults(name: str, given: dict[str, object]) -> list[Fault]:
+    """Figures that cannot be: not positive, or in contradiction with another."""
+    found: list[Fault] = []
+
+    def figure(key: str, least: int) -> int:
+        value = given[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            found.append(
+                Fault(
+                    f"is {value!r}",
+                    f"{name}: {key}",
+                    f"a whole number of at least {least} is expected",
+                    f"{key}={max(least, 1)}",
+                )
+            )
+            return max(least, 1)
+        return value
+
+    layers, hidden, heads, _, _ = (figure(key, 1) for key in ("layers", "hidden", "heads", "vocab", "seq_len"))
+    experts, topk, _, _, dense = (
+        figure(key, 0) for key in ("n_experts", "topk", "moe_ffn_hidden", "shared_experts", "n_dense_layers")
+    )
+    optional = {key: figure(key, 1) for key in ("kv_heads", "head_dim", "ffn_hidden") if given[key] is not None}
+    if "head_dim" not in optional and hidden % heads:
+        found.append(
+            Fault(f"{heads} heads do not divide hidden={hidden}", name, "a head is hidden/heads wide", "head_dim=128")
+        )
+    if heads % optional.get("kv_heads", heads):
+        found.append(
+            Fault(
+                f"{optional['kv_heads']} key-value heads do not divide {heads} heads",
+                name,
+                "each serves the same number of query heads",
+                f"kv_heads={heads}",
+            )
+        )
+    if experts and not 1 <= topk <= experts:
+        found.append(
+            Fault(
+                f"topk={topk} of {experts} experts", name, "a token goes to at least one expert", f"topk=1 to {experts}"
+            )
+        )
+    if dense > layers:
+        found.append(
+            Fault(f"n_dense_layers={dense} of {layers} layers", name, "they lead the stack", f"at most {layers}")
+        )
+    return found
