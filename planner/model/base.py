@@ -77,6 +77,11 @@ class ConfigKeys:
         """Note a fault of one key."""
         self.faults.append(Fault(what, self.where(key), why, fix))
 
+    def sound(self, *keys: str) -> bool:
+        """Whether none of the keys has a fault: only then may their values be held against each other."""
+        bad = {fault.where for fault in self.faults}
+        return not any(self.where(key) in bad for key in keys)
+
     def given(self, key: str) -> bool:
         """Whether the key is present and not null."""
         return self.config.get(key) is not None
@@ -192,7 +197,7 @@ class ConfigKeys:
         """
         if key and self.given(key):
             return self.integer(key)
-        if hidden % heads:
+        if hidden % heads and self.sound(hidden_key, heads_key):
             extra = f", or give {key}" if key else ""
             self.fault(
                 heads_key,
@@ -207,7 +212,7 @@ class ConfigKeys:
     ) -> int:
         """Key-value heads; they must divide the attention heads."""
         kv = self.integer(key, default)
-        if heads % kv:
+        if heads % kv and self.sound(key, heads_key):
             self.fault(
                 key,
                 f"{kv} key-value heads do not divide {heads_key}={heads}",
@@ -215,6 +220,13 @@ class ConfigKeys:
                 f"a divisor of {heads}",
             )
         return kv
+
+    def experts(self, key: str, top_key: str = "num_experts_per_tok") -> tuple[int, int]:
+        """Routed experts, and how many of them a token meets."""
+        experts, top_k = self.integer(key), self.integer(top_key)
+        if top_k > experts and self.sound(key, top_key):
+            self.fault(top_key, f"is {top_k}", f"there are {experts} experts", f"at most {experts}")
+        return experts, top_k
 
     def rope_theta(self, default: float = 10000.0) -> float:
         """Base of the rotary angles, from `rope_parameters` (transformers 5) or `rope_theta`."""

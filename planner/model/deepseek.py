@@ -32,10 +32,10 @@ class DeepSeek(Importer):
         mlp = Mlp(ffn, bias=keys.flag("mlp_bias", False) and not third, activation=activation)
         moe = self._moe(keys, activation)
         leading, every = keys.integer("first_k_dense_replace", minimum=0), keys.integer("moe_layer_freq", 1)
-        if leading > n_layers:
+        if leading > n_layers and keys.sound("num_hidden_layers"):
             keys.fault("first_k_dense_replace", f"is {leading}", f"there are {n_layers} layers", f"at most {n_layers}")
         mtp = keys.integer("num_nextn_predict_layers", keys.integer("num_mtp_layers", 0, minimum=0), minimum=0)
-        if mtp > n_layers:
+        if mtp > n_layers and keys.sound("num_hidden_layers"):
             keys.fault("num_nextn_predict_layers", f"is {mtp}", f"there are {n_layers} layers", "1, as in DeepSeek-V3")
         positions, theta = keys.integer("max_position_embeddings", 4096 if third else 2048), keys.rope_theta()
         tied, eps = keys.flag("tie_word_embeddings", False), keys.number("rms_norm_eps", 1e-6)
@@ -74,8 +74,6 @@ class DeepSeek(Importer):
         )
 
     def _moe(self, keys: ConfigKeys, activation: str) -> Moe:
-        experts, top_k = keys.integer("n_routed_experts"), keys.integer("num_experts_per_tok")
-        if top_k > experts:
-            keys.fault("num_experts_per_tok", f"is {top_k}", f"there are {experts} experts", f"at most {experts}")
+        experts, top_k = keys.experts("n_routed_experts")
         width, shared = keys.integer("moe_intermediate_size"), keys.integer("n_shared_experts", minimum=0)
         return Moe(experts, top_k, width, activation=activation, shared_ffn_hidden=shared * width)

@@ -20,9 +20,7 @@ class Mixtral(Importer):
         hidden, ffn = keys.integer("hidden_size"), keys.integer("intermediate_size")
         n_layers, heads = keys.layer_count("num_hidden_layers"), keys.integer("num_attention_heads")
         vocab = keys.integer("vocab_size")
-        experts, top_k = keys.integer("num_local_experts"), keys.integer("num_experts_per_tok")
-        if top_k > experts:
-            keys.fault("num_experts_per_tok", f"is {top_k}", f"there are {experts} experts", f"at most {experts}")
+        experts, top_k = keys.experts("num_local_experts")
         kv, head_dim = keys.kv_heads(heads, 8), keys.head_dim(hidden, heads)
         window, positions = keys.optional_integer("sliding_window"), keys.integer("max_position_embeddings", 4096 * 32)
         tied, theta = keys.flag("tie_word_embeddings", False), keys.rope_theta(1e6)

@@ -63,10 +63,8 @@ def _read_base(keys: ConfigKeys, kv_default: int, head_dim_default: int | None) 
 
 
 def _read_moe(keys: ConfigKeys, base: _Base) -> tuple[int, int, int, list[bool]]:
-    experts, top_k = keys.integer("num_experts"), keys.integer("num_experts_per_tok")
+    experts, top_k = keys.experts("num_experts")
     width = keys.integer("moe_intermediate_size")
-    if top_k > experts:
-        keys.fault("num_experts_per_tok", f"is {top_k}", f"there are {experts} experts", f"at most {experts}")
     step, dense = keys.integer("decoder_sparse_step", 1), keys.integers("mlp_only_layers")
     sparse = [i not in dense and (i + 1) % step == 0 for i in range(base.n_layers)]
     return experts, top_k, width, sparse
