@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hwmodels.errors import Fault, InputError
 from hwmodels.topology import GroupShape, group_shape
 from planner.model.spec import ModelSpec, Moe
+from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
 
@@ -204,6 +205,7 @@ class RuleContext:
     gbs: int
     seq_len: int
     world: int
+    framework: FrameworkPreset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +369,30 @@ def _need_experts(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     return _all((_divides(e, b.ep) for e in experts), b.tp)
 
 
+def _zero_known(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    stages = ctx.framework.zero_stages if ctx.framework else (0, 1, 2, 3)
+    return np.asarray(np.isin(b.zero_stage, stages))
+
+
+def _explain_zero_known(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    preset = ctx.framework
+    stages = preset.zero_stages if preset else (0, 1, 2, 3)
+    name = preset.name if preset else "the framework"
+    return f"zero_stage={lay.zero_stage}", f"{name} has no such stage", _choices(stages, "zero_stage")
+
+
+def _zero_pipeline(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    most = ctx.framework.pipeline_zero_max if ctx.framework else 3
+    return np.asarray((b.pp == 1) | (b.zero_stage <= most))
+
+
+def _explain_zero_pipeline(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    preset = ctx.framework
+    most, name = (preset.pipeline_zero_max, preset.name) if preset else (3, "the framework")
+    return (f"zero_stage={lay.zero_stage} with pp={lay.pp}", f"{name} pipelines accumulate whole gradients over micro-batches",
+            f"zero_stage<={most}, or pp=1")
+
+
 RULES: tuple[Rule, ...] = (
     Rule("degrees-positive", "Every degree is a whole number of at least 1; sp is 0 or 1; zero_stage is 0 to 3.",
          _positive, _explain_positive, ()),
@@ -411,6 +437,11 @@ RULES: tuple[Rule, ...] = (
     Rule("zero-needs-dp", "ZeRO needs more than one data-parallel rank.",
          lambda b, c: np.asarray((b.zero_stage == 0) | (b.dp * b.cp > 1)),
          lambda lay, c: (f"zero_stage={lay.zero_stage} with dp={lay.dp}", "there is nothing to shard over", "zero_stage=0")),
+    Rule("moe-tp-needs-sp", "Experts with tensor parallelism need sequence parallelism, so that each rank routes its own tokens.",
+         lambda b, c: np.asarray((b.tp == 1) | (b.sp == 1) | (b.ep == 1)),
+         lambda lay, c: (f"ep={lay.ep} with tp={lay.tp} and sp=0", "tp ranks would all dispatch the same tokens", "sp=1, or ep=1")),
+    Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, _explain_zero_known),
+    Rule("framework-zero-pipeline", "The framework runs the ZeRO stage with a pipeline.", _zero_pipeline, _explain_zero_pipeline),
 )
 
 

@@ -75,6 +75,10 @@ class FrameworkPreset:
         Parameters (ZeRO-1 after the step, FSDP before use) are gathered behind compute.
     zero_stage : int
         Stage that is meant where a measurement or user leaves it blank.
+    zero_stages : tuple of int
+        Stages that the framework has.
+    pipeline_zero_max : int
+        Highest stage that it runs together with a pipeline.
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
     reshard_after_forward : bool
@@ -115,6 +119,8 @@ class FrameworkPreset:
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     zero_stage: int = 0
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    pipeline_zero_max: int = 3
     sequence_parallel: bool = False
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
@@ -163,6 +169,7 @@ _MEGATRON_BUCKET = 40_000_000 * 4
 _MEGATRON = FrameworkPreset(
     name="megatron",
     zero_stage=1,
+    zero_stages=(0, 1),
     bucket_bytes=_MEGATRON_BUCKET,
     notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 "
     "main gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M "
@@ -172,6 +179,7 @@ _MEGATRON = FrameworkPreset(
 )
 _MEGATRON_2021 = FrameworkPreset(
     name="megatron-2021",
+    zero_stages=(0,),
     scatter_gather_p2p=True,
     attention="unfused-fused-softmax",
     dropout=True,
@@ -190,6 +198,7 @@ _MEGATRON_2021 = FrameworkPreset(
 )
 _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
+    pipeline_zero_max=1,
     grad_dtype="same",
     zero_stage=1,
     overlap_grad_reduce=True,
@@ -278,6 +287,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="ours",
+            zero_stages=(0, 1, 3),
             attention="sdpa-cpu",
             tp_backward_overlap=False,
             clips_gradients=False,

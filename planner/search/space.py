@@ -1,0 +1,181 @@
+"""The space of layouts, enumerated as arrays, and the rules that drop candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.cluster import Cluster
+from hwmodels.errors import Fault, InfeasibleError, InputError
+from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch, RuleContext, check, divisors
+from planner.model.spec import ModelSpec, Moe
+from planner.plan import Workload
+from planner.presets import get as get_preset
+from planner.schedule import get as get_schedule
+
+MAX_VPP = 8
+MAX_MBS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Values that each field of a layout may take; an empty tuple means the default range.
+
+    Attributes
+    ----------
+    tp, sp, cp, pp, vpp, dp, ep, etp, zero_stage, fsdp, mbs : tuple of int
+    recompute, schedule : tuple of str
+    """
+
+    tp: tuple[int, ...] = ()
+    sp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    vpp: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    etp: tuple[int, ...] = ()
+    zero_stage: tuple[int, ...] = ()
+    fsdp: tuple[int, ...] = ()
+    mbs: tuple[int, ...] = ()
+    recompute: tuple[str, ...] = ()
+    schedule: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
+        """From a mapping; unknown fields and values are one `InputError` with all faults."""
+        known = {f.name for f in fields(cls)}
+        faults = [Fault(f"unknown field {name!r}", "search", "", "one of " + ", ".join(sorted(known))) for name in ranges if name not in known]
+        for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+            bad = [v for v in ranges.get(name, ()) if v not in allowed]
+            faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", " or ".join(allowed)) for v in bad]
+        for name in known - {"recompute", "schedule"}:
+            least = 0 if name in ("sp", "zero_stage", "fsdp") else 1
+            most = {"sp": 1, "zero_stage": 3}.get(name)
+            for v in ranges.get(name, ()):
+                if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):
+                    fix = f"{least} to {most}" if most is not None else f"{least} or more"
+                    faults.append(Fault(f"{name} is {v!r}", f"search.{name}", "it must be a whole number", fix))
+        if faults:
+            raise InputError(faults)
+        return cls(**{name: tuple(values) for name, values in ranges.items()})  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Enumerated:
+    """Legal layouts, how many were considered, and how many each rule dropped.
+
+    `dropped` counts a candidate under the first rule that it breaks.
+    """
+
+    layouts: LayoutBatch
+    considered: int
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str, tuple[int, ...]]:
+    """The ranges that are searched where `space` leaves a field open.
+
+    tp: divisors of the attention heads up to a node (or 2 nodes' worth is never chosen
+    silently); pp: divisors of the layers; vpp up to 8; ep: divisors of the experts; cp 1;
+    etp 1; every ZeRO stage of the framework; mbs: powers of two up to 16.
+    """
+    world = cluster.n_ranks
+    heads = min(layer.attention.n_heads for layer in model.layers)
+    experts = [layer.ffn.n_experts for layer in model.layers if isinstance(layer.ffn, Moe)]
+    powers = tuple(2**i for i in range(MAX_MBS.bit_length()))
+    defaults: dict[str, tuple[int, ...]] = {
+        "tp": tuple(d for d in divisors(heads, cluster.gpus_per_node) if world % d == 0),
+        "sp": (0, 1),
+        "cp": (1,),
+        "pp": tuple(d for d in divisors(model.n_layers, world) if world % d == 0),
+        "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
+        "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
+        "etp": (1,),
+        "zero_stage": get_preset(workload.framework).zero_stages,
+        "fsdp": (0,),
+        "mbs": tuple(m for m in powers if m <= workload.gbs),
+    }
+    return {name: tuple(getattr(space, name)) or values for name, values in defaults.items()}
+
+
+def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> Enumerated:
+    """All candidates of the space as arrays, checked by every rule of `planner.layout`.
+
+    dp follows from the world size, and the schedule from vpp unless it is given. A candidate
+    is one distinct combination; those whose tp·cp·pp does not divide the world count as
+    dropped by ``world-product``.
+    """
+    ranges = default_ranges(space, model, cluster, workload)
+    world = cluster.n_ranks
+    schedules = tuple(space.schedule) or tuple(SCHEDULES)
+    names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs")
+    axes = [np.asarray(ranges[n], dtype=np.int64) for n in names]
+    axes.append(np.asarray([RECOMPUTE.index(r) for r in (space.recompute or RECOMPUTE)], dtype=np.int64))
+    axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
+    grid = _grid(axes, [*names, "recompute", "schedule"], world)
+    rest = grid["tp"] * grid["cp"] * grid["pp"]
+    grid["dp"] = np.maximum(world // rest, 1)
+    layouts = LayoutBatch(**grid)
+    if space.dp:
+        layouts = layouts.take(np.isin(layouts.dp, space.dp))
+    context = RuleContext(model, workload.gbs, workload.seq_len, world, get_preset(workload.framework))
+    kept = check(layouts, context)
+    alive = np.ones(len(layouts), dtype=np.bool_)
+    dropped: dict[str, int] = {}
+    for rule, holds in kept.items():
+        fails = alive & ~holds
+        if fails.any():
+            dropped[rule] = int(fails.sum())
+            alive &= holds
+    return Enumerated(layouts.take(alive), len(layouts), dropped)
+
+
+def _grid(axes: list[NDArray[np.int64]], names: list[str], world: int) -> dict[str, NDArray[np.int64]]:
+    """Cartesian product without the combinations that are the same layout written twice.
+
+    Schedules and vpp without a pipeline, sequence parallelism without tensor parallelism, and a
+    schedule whose kind contradicts vpp are left out before the product is laid out.
+    """
+    columns: dict[str, NDArray[np.int64]] = {}
+    interleaved = np.asarray([get_schedule(s).interleaved for s in SCHEDULES])
+    plain = SCHEDULES.index("1f1b")
+    for name, axis in zip(names, axes, strict=True):
+        if not columns:
+            columns[name] = axis
+            continue
+        n = len(next(iter(columns.values())))
+        columns = {k: np.repeat(v, len(axis)) for k, v in columns.items()}
+        columns[name] = np.tile(axis, n)
+        keep = np.ones(n * len(axis), dtype=np.bool_)
+        if name == "sp":
+            keep = (columns["sp"] == 0) | (columns["tp"] > 1)
+        elif name == "vpp":
+            keep = (columns["vpp"] == 1) | (columns["pp"] > 1)
+        elif name == "schedule":
+            single = columns["pp"] == 1
+            keep = np.where(single, columns["schedule"] == (axis[0] if plain not in axis else plain),
+                            interleaved[columns["schedule"]] == (columns["vpp"] > 1))
+        columns = {k: v[keep] for k, v in columns.items()}
+    return columns
+
+
+def infeasible(model: ModelSpec, workload: Workload, cluster: Cluster, found: Enumerated) -> InfeasibleError:
+    """The error for a space in which no legal layout is left."""
+    most = max(found.dropped.items(), key=lambda item: item[1], default=("none", 0))
+    last = list(found.dropped.items())[-1] if found.dropped else most
+    return InfeasibleError(
+        f"No layout of {model.name} on {cluster.n_ranks} ranks with gbs={workload.gbs}, seq_len={workload.seq_len} is legal: "
+        f"{found.considered} considered, all dropped.",
+        f"rule {last[0]} dropped the last {last[1]} of them (most, {most[1]}, fell to {most[0]})",
+        _nearest_gbs(workload, cluster),
+    )
+
+
+def _nearest_gbs(workload: Workload, cluster: Cluster) -> str:
+    world = cluster.n_ranks
+    near = max(world, round(workload.gbs / world) * world)
+    return f"gbs={near} (a multiple of the {world} ranks divides by every dp), or wider ranges for tp and pp"
