@@ -50,7 +50,9 @@ def main() -> int:
     for name, arguments in COMMANDS.items():
         runs = seconds_of(arguments)
         medians[name] = statistics.median(runs)
-        ratios = "".join(f"{medians[name] / medians[base]:9.1f}" if base in medians else f"{'':9}" for base in ("python", "numpy"))
+        ratios = "".join(
+            f"{medians[name] / medians[base]:9.1f}" if base in medians else f"{'':9}" for base in ("python", "numpy")
+        )
         limit = f"{LIMITS_S[name]:.1f} s" if name in LIMITS_S else ""
         print(f"{name:20}{medians[name]:8.3f}s{min(runs):8.3f}s{max(runs):8.3f}s{ratios}   {limit}", flush=True)
     record = {

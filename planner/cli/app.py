@@ -8,9 +8,10 @@ of the output went away.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -30,6 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it starts in half the time
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -64,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say_error(str(error))
         return error.exit_code
     except typer.TyperException as error:
-        _say_error(_usage_message(error))
+        _say_error(_usage_message(error, words))
         return 2
     except (KeyboardInterrupt, typer.Abort):
         _say_error("interrupted; whatever was finished is on disk, nothing is half-written")
@@ -84,24 +86,40 @@ def _say_error(message: str) -> None:
     say_error(message)
 
 
-def _usage_message(error: typer.TyperException) -> str:
-    """One message for a fault in the command line, with the nearest existing option or command."""
+def _usage_message(error: typer.TyperException, words: Sequence[str]) -> str:
+    """One message for a fault in the command line: what, where, and what would work."""
     context: Any = getattr(error, "ctx", None)
-    message = error.format_message().strip()
-    option = getattr(error, "option_name", None)
+    message = error.format_message().strip().rstrip(".")
     if type(error).__name__ == "NoArgsIsHelpError":
         return f"no command given. Try: {PROGRAM} --help"
     path = context.command_path if context is not None else PROGRAM
-    if option is not None and message.startswith("No such option"):
+    if message.startswith("No such option"):
         known = sorted({name for parameter in context.command.params for name in parameter.opts}) if context else []
-        near = get_close_matches(option, known, n=3, cutoff=0.5)
-        return f"{path}: no such option {option}. Try: {' or '.join(near) if near else path + ' --help'}"
+        word = getattr(error, "option_name", "")
+        return f"{path}: no such option {word}. Try: {_near(word, known) or path + ' --help'}"
     if message.startswith("No such command"):
         word = message.split("'")[1] if "'" in message else ""
         known = sorted(context.command.commands) if context is not None else []
-        near = get_close_matches(word, known, n=3, cutoff=0.5)
-        return f"no such command {word!r}. Try: {' or '.join(near or known)}"
-    return f"{path}: {message[:1].lower()}{message[1:].rstrip('.')}. Try: {path} --help"
+        return f"no such command {word!r}. Try: {_near(word, known) or ', '.join(known)}"
+    parameter = getattr(error, "param", None)
+    names = list(getattr(parameter, "opts", ())) if parameter is not None else []
+    for kind, needed, example in (("valid integer", "a whole number", "4"), ("valid number", "a number", "1.5")):
+        if kind in message and names:
+            given = [after for before, after in pairwise(words) if before in names]
+            what = f"{given[-1]!r} is not {needed}" if given else f"{needed} is needed"
+            return f"{path}: {names[0]}: {what}. Try: {names[0]} {example}"
+    least = re.search(r"greater than or equal to (\d+)", message)
+    if least is not None and names:
+        return f"{path}: {names[0]}: less than {least[1]} is meaningless. Try: {names[0]} {max(int(least[1]), 1)}"
+    return f"{path}: {message[:1].lower()}{message[1:]}. Try: {path} --help"
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    """The known words most like a mistyped one, joined by "or"; dashes do not count."""
+    from difflib import get_close_matches
+
+    bare = {name.strip("-"): name for name in known}
+    return " or ".join(bare[name] for name in get_close_matches(word.strip("-"), bare, n=2, cutoff=0.6))
 
 
 def _internal_message(error: Exception, words: Sequence[str]) -> str:
@@ -121,4 +139,5 @@ def _internal_message(error: Exception, words: Sequence[str]) -> str:
     except MeshwrightError:
         path = write_text(Path(tempfile.gettempdir()) / name, text)
     summary = str(error).splitlines()[0] if str(error) else ""
-    return f"internal error: {type(error).__name__}{': ' if summary else ''}{summary}. The details are in {path}; please report them"
+    what = type(error).__name__ + (f": {summary}" if summary else "")
+    return f"internal error: {what}. The details are in {path}; please report them"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("calibrate", help="Measure this machine (GEMM, memory, collectives) and write a cluster YAML.")(calibrate)
+    app.command("calibrate", help="Measure this machine and write a cluster YAML.")(calibrate)
 
 
 def calibrate(

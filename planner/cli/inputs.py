@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     from planner.plan import Workload
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for machines.")]
-ModelName = Annotated[str | None, typer.Option("--model", metavar="NAME|PATH", help="A known model, or a Hugging Face config.json.")]
+ModelName = Annotated[
+    str | None, typer.Option("--model", metavar="NAME|PATH", help="A known model, or a Hugging Face config.json.")
+]
 ClusterName = Annotated[
-    str | None, typer.Option("--cluster", metavar="NAME:NODES|PATH", help="A preset such as dgx-h100:16, or a cluster YAML.")
+    str | None,
+    typer.Option("--cluster", metavar="NAME:NODES|PATH", help="A preset such as dgx-h100:16, or a cluster YAML."),
 ]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", metavar="TOKENS", help="Tokens in a sequence.")]
 Gbs = Annotated[int | None, typer.Option("--gbs", metavar="SEQUENCES", help="Sequences in a step, all ranks together.")]
@@ -42,8 +45,10 @@ def out_folder(out: Path | None, name: str) -> Path:
 def required(**values: Any) -> None:
     """Raise `InputError` naming every option of `values` that was not given (None)."""
     examples = {
-        "model": "--model llama-3-70b (see: list models)", "cluster": "--cluster dgx-h100:16 (see: list clusters)",
-        "seq_len": "--seq-len 8192", "gbs": "--gbs 1024",
+        "model": "--model llama-3-70b (see: list models)",
+        "cluster": "--cluster dgx-h100:16 (see: list clusters)",
+        "seq_len": "--seq-len 8192",
+        "gbs": "--gbs 1024",
     }
     missing = [name for name, value in values.items() if value is None]
     if missing:
@@ -91,10 +96,14 @@ def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: st
     required(seq_len=seq_len, gbs=gbs)
     faults = [
         Fault(f"{value} is not a positive number", option(name), "", f"{option(name)} 1024")
-        for name, value in (("seq_len", seq_len), ("gbs", gbs)) if value is not None and value < 1
+        for name, value in (("seq_len", seq_len), ("gbs", gbs))
+        if value is not None and value < 1
     ]
-    for name, text, known in (("precision", precision, PRECISIONS), ("optimizer", optimizer, OPTIMIZERS),
-                              ("framework", framework, presets.names())):
+    for name, text, known in (
+        ("precision", precision, PRECISIONS),
+        ("optimizer", optimizer, OPTIMIZERS),
+        ("framework", framework, presets.names()),
+    ):
         if text not in known:
             faults.append(Fault(f"unknown {name} {text!r}", option(name), "", " or ".join(known)))
     if faults:

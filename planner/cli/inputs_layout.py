@@ -22,7 +22,9 @@ Sp = Annotated[int | None, typer.Option("--sp", help="1: sequence parallel over 
 Cp = Annotated[int | None, typer.Option("--cp", help="Context parallel degree.")]
 Pp = Annotated[int | None, typer.Option("--pp", help="Pipeline stages.")]
 Vpp = Annotated[int | None, typer.Option("--vpp", help="Virtual stages per pipeline rank.")]
-Dp = Annotated[int | None, typer.Option("--dp", help="Data parallel degree; what the cluster leaves over if not given.")]
+Dp = Annotated[
+    int | None, typer.Option("--dp", help="Data parallel degree; what the cluster leaves over if not given.")
+]
 Ep = Annotated[int | None, typer.Option("--ep", help="Expert parallel degree.")]
 Etp = Annotated[int | None, typer.Option("--etp", help="Tensor parallel degree of the experts.")]
 Zero = Annotated[int | None, typer.Option("--zero-stage", help="ZeRO stage 0-3; 3 is FSDP.")]
@@ -79,4 +81,6 @@ def not_with_plan(**values: Any) -> None:
     """Raise `InputError` for each option that a plan already fixes."""
     given = [inputs.option(name) for name, value in values.items() if value is not None]
     if given:
-        raise InputError([Fault(f"{name} together with --plan", name, "the plan fixes it", f"leave {name} out") for name in given])
+        raise InputError(
+            [Fault(f"{name} together with --plan", name, "the plan fixes it", f"leave {name} out") for name in given]
+        )

@@ -15,12 +15,18 @@ Table = tuple[Sequence[str], list[dict[str, Any]], Callable[[dict[str, Any]], Se
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("list", help="Known models, devices, clusters, schedules, frameworks, scenarios and layout rules.")(list_)
+    app.command("list", help="What ships: models, devices, clusters, schedules.")(list_)
 
 
 def list_(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help=", ".join(("models", "devices", "clusters", "schedules",
-                                               "frameworks", "scenarios", "rules")) + "; all of them if not given.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            help=", ".join(("models", "devices", "clusters", "schedules", "frameworks", "scenarios", "rules"))
+            + "; all of them if not given.",
+        ),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Print one kind, or all of them."""
@@ -46,12 +52,31 @@ def _models() -> Table:
     rows = []
     for name in models.names():
         spec, _ = models.load(name)
-        rows.append({"name": name, "family": spec.family, "parameters": spec.parameters,
-                     "active_parameters": spec.active_parameters, "layers": spec.n_layers, "hidden": spec.hidden,
-                     "vocab": spec.vocab, "source": spec.source})
-    return ("name", "family", "parameters", "active", "layers", "hidden", "vocab"), rows, lambda r: (
-        r["name"], r["family"], f"{r['parameters']:,}", f"{r['active_parameters']:,}", str(r["layers"]), str(r["hidden"]),
-        str(r["vocab"]))
+        rows.append(
+            {
+                "name": name,
+                "family": spec.family,
+                "parameters": spec.parameters,
+                "active_parameters": spec.active_parameters,
+                "layers": spec.n_layers,
+                "hidden": spec.hidden,
+                "vocab": spec.vocab,
+                "source": spec.source,
+            }
+        )
+    return (
+        ("name", "family", "parameters", "active", "layers", "hidden", "vocab"),
+        rows,
+        lambda r: (
+            r["name"],
+            r["family"],
+            f"{r['parameters']:,}",
+            f"{r['active_parameters']:,}",
+            str(r["layers"]),
+            str(r["hidden"]),
+            str(r["vocab"]),
+        ),
+    )
 
 
 def _devices() -> Table:
@@ -61,13 +86,26 @@ def _devices() -> Table:
     rows = []
     for name in catalog.device_names():
         device = catalog.load_device(name)
-        rows.append({"name": name, "vendor": device.vendor, "kind": device.kind, "memory_bytes": device.memory_bytes,
-                     "memory_bandwidth": device.memory_bandwidth, "peak_flops": dict(device.peak_flops)})
+        rows.append(
+            {
+                "name": name,
+                "vendor": device.vendor,
+                "kind": device.kind,
+                "memory_bytes": device.memory_bytes,
+                "memory_bandwidth": device.memory_bandwidth,
+                "peak_flops": dict(device.peak_flops),
+            }
+        )
 
     def cells(row: dict[str, Any]) -> Sequence[str]:
         peaks = row["peak_flops"]
-        return (row["name"], row["vendor"], format_bytes(row["memory_bytes"]), format_bandwidth(row["memory_bandwidth"]),
-                *(format_flops(peaks[t]) if t in peaks else "-" for t in ("bf16", "fp8")))
+        return (
+            row["name"],
+            row["vendor"],
+            format_bytes(row["memory_bytes"]),
+            format_bandwidth(row["memory_bandwidth"]),
+            *(format_flops(peaks[t]) if t in peaks else "-" for t in ("bf16", "fp8")),
+        )
 
     return ("name", "vendor", "memory", "bandwidth", "bf16", "fp8"), rows, cells
 
@@ -80,11 +118,26 @@ def _clusters() -> Table:
     for name in catalog.cluster_names():
         loaded = clusters.load(name)
         price = loaded.usd_per_gpu_hour
-        rows.append({"name": name, "device": loaded.device.name, "ranks_per_node": loaded.gpus_per_node,
-                     "nodes": loaded.nodes, "usd_per_gpu_hour": price.value if price is not None else None})
-    return ("name", "device", "ranks/node", "nodes", "$/GPU-hour"), rows, lambda r: (
-        r["name"], r["device"], str(r["ranks_per_node"]), str(r["nodes"]),
-        f"{r['usd_per_gpu_hour']:.2f}" if r["usd_per_gpu_hour"] is not None else "-")
+        rows.append(
+            {
+                "name": name,
+                "device": loaded.device.name,
+                "ranks_per_node": loaded.gpus_per_node,
+                "nodes": loaded.nodes,
+                "usd_per_gpu_hour": price.value if price is not None else None,
+            }
+        )
+    return (
+        ("name", "device", "ranks/node", "nodes", "$/GPU-hour"),
+        rows,
+        lambda r: (
+            r["name"],
+            r["device"],
+            str(r["ranks_per_node"]),
+            str(r["nodes"]),
+            f"{r['usd_per_gpu_hour']:.2f}" if r["usd_per_gpu_hour"] is not None else "-",
+        ),
+    )
 
 
 def _schedules() -> Table:
@@ -95,8 +148,11 @@ def _schedules() -> Table:
         found = schedules.get(name)
         about = (found.__doc__ or "").strip().splitlines()[0]
         rows.append({"name": name, "interleaved": found.interleaved, "torch_class": found.torch_class, "about": about})
-    return ("name", "vpp", "PyTorch class", "about"), rows, lambda r: (
-        r["name"], "> 1" if r["interleaved"] else "1", r["torch_class"], r["about"])
+    return (
+        ("name", "vpp", "PyTorch class", "about"),
+        rows,
+        lambda r: (r["name"], "> 1" if r["interleaved"] else "1", r["torch_class"], r["about"]),
+    )
 
 
 def _frameworks() -> Table:
@@ -116,7 +172,9 @@ def _scenarios() -> Table:
     for entry in sorted(resources.files("scenarios").iterdir(), key=lambda e: e.name):
         if entry.name.endswith(".yaml"):
             first = entry.read_text(encoding="utf-8").lstrip().splitlines()[0]
-            rows.append({"name": entry.name.removesuffix(".yaml"), "about": first.lstrip("# ") if first.startswith("#") else ""})
+            rows.append(
+                {"name": entry.name.removesuffix(".yaml"), "about": first.lstrip("# ") if first.startswith("#") else ""}
+            )
     return ("name", "about"), rows, lambda r: (r["name"], r["about"])
 
 
@@ -128,7 +186,12 @@ def _rules() -> Table:
 
 
 KINDS: dict[str, Callable[[], Table]] = {
-    "models": _models, "devices": _devices, "clusters": _clusters, "schedules": _schedules, "frameworks": _frameworks,
-    "scenarios": _scenarios, "rules": _rules,
+    "models": _models,
+    "devices": _devices,
+    "clusters": _clusters,
+    "schedules": _schedules,
+    "frameworks": _frameworks,
+    "scenarios": _scenarios,
+    "rules": _rules,
 }
 LEFT = {"models": 2, "devices": 2, "clusters": 2, "schedules": 4, "frameworks": 3, "scenarios": 2, "rules": 2}

@@ -24,8 +24,13 @@ def console(stream: Any = None) -> Console:
     stream = stream or sys.stdout
     terminal = stream.isatty()
     # A pipe has no width: a table must not be cut to 80 columns there.
-    return Console(file=stream, highlight=False, soft_wrap=not terminal, width=None if terminal else PLAIN_WIDTH,
-                   no_color=None if terminal else True)
+    return Console(
+        file=stream,
+        highlight=False,
+        soft_wrap=not terminal,
+        width=None if terminal else PLAIN_WIDTH,
+        no_color=None if terminal else True,
+    )
 
 
 def say(message: str = "") -> None:
@@ -74,7 +79,9 @@ def jsonable(content: Any) -> Any:
     return str(content)
 
 
-def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, caption: str = "") -> None:
+def print_table(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, caption: str = ""
+) -> None:
     """A table on stdout: the first `left` columns are text, the others numbers flush right.
 
     On a pipe it is the same table without box drawing, one row a line.
@@ -84,9 +91,15 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]]
     from rich.text import Text
 
     target = console()
-    table = Table(title=Text(title, style="bold") if title else None, caption=Text(caption) if caption else None,
-                  box=box.SIMPLE_HEAD if target.is_terminal else None, title_justify="left", caption_justify="left",
-                  pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(
+        title=Text(title, style="bold") if title else None,
+        caption=Text(caption) if caption else None,
+        box=box.SIMPLE_HEAD if target.is_terminal else None,
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
     for i, name in enumerate(header):
         table.add_column(Text(name), justify="left" if i < left else "right", no_wrap=True)
     for row in rows:

@@ -15,9 +15,16 @@ def prediction(step: Step) -> Prediction:
     from planner.plan import Prediction
 
     return Prediction(
-        step_s=step.step_s.mid, step_low_s=step.step_s.low, step_high_s=step.step_s.high, phases=step.phases,
-        peak_bytes=[m.peak_bytes for m in step.memory], memory=[m.by_category for m in step.memory], mfu=step.mfu,
-        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu, usd_per_mtoken=step.usd_per_mtoken, verdict=step.verdict,
+        step_s=step.step_s.mid,
+        step_low_s=step.step_s.low,
+        step_high_s=step.step_s.high,
+        phases=step.phases,
+        peak_bytes=[m.peak_bytes for m in step.memory],
+        memory=[m.by_category for m in step.memory],
+        mfu=step.mfu,
+        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+        usd_per_mtoken=step.usd_per_mtoken,
+        verdict=step.verdict,
     )
 
 
@@ -26,5 +33,14 @@ def plan_of(case: Case, step: Step, name: str) -> Plan:
     from planner import __version__
     from planner.plan import build_plan
 
-    return build_plan(name, case.config, case.model, case.cluster_name, case.workload, case.layout,
-                      case.cluster.gpus_per_node, prediction(step), {"meshwright": __version__})
+    return build_plan(
+        name,
+        case.config,
+        case.model,
+        case.cluster_name,
+        case.workload,
+        case.layout,
+        case.cluster.gpus_per_node,
+        prediction(step),
+        {"meshwright": __version__},
+    )

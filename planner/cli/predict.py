@@ -16,26 +16,55 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("predict", help="Price one layout: step time, memory, cost; --explain says where it goes.")(predict)
+    app.command("predict", help="Price one layout: step time, memory, cost.")(predict)
 
 
 def predict(
     plan: lay.PlanFile = None,
-    model: inputs.ModelName = None, cluster: inputs.ClusterName = None,
-    seq_len: inputs.SeqLen = None, gbs: inputs.Gbs = None,
-    precision: inputs.Precision = "bf16", optimizer: inputs.Optimizer = "adamw", framework: inputs.Framework = "generic",
-    tp: lay.Tp = None, sp: lay.Sp = None, cp: lay.Cp = None, pp: lay.Pp = None, vpp: lay.Vpp = None, dp: lay.Dp = None,
-    ep: lay.Ep = None, etp: lay.Etp = None, zero_stage: lay.Zero = None, fsdp: lay.Fsdp = None, mbs: lay.Mbs = None,
-    recompute: lay.Recompute = None, schedule: lay.Schedule = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")] = False,
+    model: inputs.ModelName = None,
+    cluster: inputs.ClusterName = None,
+    seq_len: inputs.SeqLen = None,
+    gbs: inputs.Gbs = None,
+    precision: inputs.Precision = "bf16",
+    optimizer: inputs.Optimizer = "adamw",
+    framework: inputs.Framework = "generic",
+    tp: lay.Tp = None,
+    sp: lay.Sp = None,
+    cp: lay.Cp = None,
+    pp: lay.Pp = None,
+    vpp: lay.Vpp = None,
+    dp: lay.Dp = None,
+    ep: lay.Ep = None,
+    etp: lay.Etp = None,
+    zero_stage: lay.Zero = None,
+    fsdp: lay.Fsdp = None,
+    mbs: lay.Mbs = None,
+    recompute: lay.Recompute = None,
+    schedule: lay.Schedule = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="PLAN.json", help="Write the layout as a plan.")] = None,
     json: inputs.JsonFlag = False,
 ) -> None:
     """Price the layout of a plan, or the one that the options describe."""
     from planner.predict import predict as price
 
-    degrees = {"tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
-               "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule}
+    degrees = {
+        "tp": tp,
+        "sp": sp,
+        "cp": cp,
+        "pp": pp,
+        "vpp": vpp,
+        "dp": dp,
+        "ep": ep,
+        "etp": etp,
+        "zero_stage": zero_stage,
+        "fsdp": fsdp,
+        "mbs": mbs,
+        "recompute": recompute,
+        "schedule": schedule,
+    }
     if plan is not None:
         lay.not_with_plan(model=model, seq_len=seq_len, gbs=gbs, **degrees)
         case = lay.case_of_plan(plan, cluster)
@@ -48,8 +77,16 @@ def predict(
     if json:
         from planner.cli.output import print_json
 
-        print_json({"schema": 1, "model": case.model.name, "cluster": case.cluster_name, "workload": case.workload,
-                    "layout": case.layout, "step": step})
+        print_json(
+            {
+                "schema": 1,
+                "model": case.model.name,
+                "cluster": case.cluster_name,
+                "workload": case.workload,
+                "layout": case.layout,
+                "step": step,
+            }
+        )
         return
     from planner.cli.show import show_explain, show_inputs, show_step
 

@@ -39,12 +39,20 @@ class Progress:
 
             from planner.cli.output import console
 
-            self._live = Live(SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24),
-                              TextColumn("{task.fields[detail]}"), TimeElapsedColumn(), console=console(sys.stderr))
+            self._live = Live(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[detail]}"),
+                TimeElapsedColumn(),
+                console=console(sys.stderr),
+            )
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is None:
             self._finish()
         if self._live is not None:

@@ -17,17 +17,23 @@ if TYPE_CHECKING:
 
 Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Timed steps; more follow until the median is stable.")]
 Warmup = Annotated[int, typer.Option("--warmup", min=0, help="Steps before the first timed one.")]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="DURATION", help="Limit of each run, such as 300s or 10min.")]
+Timeout = Annotated[
+    str, typer.Option("--timeout", metavar="DURATION", help="Limit of each run, such as 300s or 10min.")
+]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("run", help="Run plans for real through PyTorch (torchrun underneath) and measure them.")(run)
+    app.command("run", help="Run plans for real through PyTorch and measure them.")(run)
 
 
 def run(
-    plans: Annotated[list[Path], typer.Argument(metavar="PLAN.json...", help="Plans; several are run one after another.")],
-    repeats: Repeats = 10, warmup: Warmup = 2, timeout: Timeout = "600s",
+    plans: Annotated[
+        list[Path], typer.Argument(metavar="PLAN.json...", help="Plans; several are run one after another.")
+    ],
+    repeats: Repeats = 10,
+    warmup: Warmup = 2,
+    timeout: Timeout = "600s",
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for measured.json and logs.")] = None,
     json: inputs.JsonFlag = False,
 ) -> None:
@@ -44,9 +50,15 @@ def run(
         print_json({"schema": 1, "measurements": measured})
         return
     rows = [
-        (m.plan_name, f"{1e3 * m.median_step_s:,.2f}", f"{100 * m.cv:.1f}", str(len(m.step_s)),
-         f"{max(m.peak_bytes, default=0) / 2**20:,.0f}", "yes" if m.stable else "no",
-         "passed" if m.correctness.get("passed") else "FAILED")
+        (
+            m.plan_name,
+            f"{1e3 * m.median_step_s:,.2f}",
+            f"{100 * m.cv:.1f}",
+            str(len(m.step_s)),
+            f"{max(m.peak_bytes, default=0) / 2**20:,.0f}",
+            "yes" if m.stable else "no",
+            "passed" if m.correctness.get("passed") else "FAILED",
+        )
         for m in measured
     ]
     print_table("measured", ("plan", "step ms", "cv %", "steps", "peak MiB", "stable", "against one process"), rows)
@@ -78,5 +90,7 @@ def executor_module(name: str) -> ModuleType:
     from hwmodels.errors import RunError
 
     if importlib.util.find_spec("torch") is None:
-        raise RunError("running for real needs PyTorch, which is not installed. Try: pip install 'meshwright[executor]'")
+        raise RunError(
+            "running for real needs PyTorch, which is not installed. Try: pip install 'meshwright[executor]'"
+        )
     return importlib.import_module(f"executor.{name}")

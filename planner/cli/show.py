@@ -17,12 +17,17 @@ MOST_EXPLAINED = 60
 def show_inputs(case: Case) -> None:
     """Echo what was resolved, so that a wrong default is seen at once."""
     work, cluster = case.workload, case.cluster
-    print_pairs([
-        ("model", f"{case.model.name}: {case.model.parameters:,} parameters, {case.model.n_layers} layers"),
-        ("cluster", f"{case.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"),
-        ("workload", f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}, framework {work.framework}"),
-        ("layout", case.layout.label()),
-    ])
+    model = f"{case.model.name}: {case.model.parameters:,} parameters, {case.model.n_layers} layers"
+    ranks = f"{case.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
+    trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
+    print_pairs(
+        [
+            ("model", model),
+            ("cluster", ranks),
+            ("workload", f"{trained}, framework {work.framework}"),
+            ("layout", case.layout.label()),
+        ]
+    )
 
 
 def show_step(step: Step) -> None:
@@ -31,15 +36,19 @@ def show_step(step: Step) -> None:
 
     span = step.step_s
     say()
-    print_pairs([
-        ("step time", f"{format_seconds(span.mid)}  (interval {format_seconds(span.low)} .. {format_seconds(span.high)}; "
-                      f"perfect overlap {format_seconds(step.lower_bound_s)}, no overlap {format_seconds(step.upper_bound_s)})"),
-        ("throughput", f"{step.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"),
-        ("MFU / HFU", f"{format_percent(step.mfu)} / {format_percent(step.hfu)}"),
-        ("bubble", format_percent(step.bubble_fraction)),
-        ("cost", f"${step.usd_per_mtoken:.3f} per 1M tokens" if step.usd_per_mtoken is not None else ""),
-        ("memory", step.verdict),
-    ])
+    print_pairs(
+        [
+            ("step time", format_seconds(span.mid)),
+            ("  interval", f"{format_seconds(span.low)} .. {format_seconds(span.high)}"),
+            ("  perfect overlap", format_seconds(step.lower_bound_s)),
+            ("  no overlap", format_seconds(step.upper_bound_s)),
+            ("throughput", f"{step.tokens_per_s_per_gpu:,.0f} tokens/s/GPU"),
+            ("MFU / HFU", f"{format_percent(step.mfu)} / {format_percent(step.hfu)}"),
+            ("bubble", format_percent(step.bubble_fraction)),
+            ("cost", f"${step.usd_per_mtoken:.3f} per 1M tokens" if step.usd_per_mtoken is not None else ""),
+            ("memory", step.verdict),
+        ]
+    )
     show_phases(step)
     show_memory(step)
     for note in step.notes:
@@ -51,14 +60,23 @@ def show_phases(step: Step) -> None:
     from planner.results import PHASES
 
     ranks = spread_of(len(step.phases))
-    used = [name for name in PHASES if any(phases.get(name, 0.0) for phases in step.phases) or step.hidden_comm_s.get(name)]
+    used = [
+        name for name in PHASES if any(phases.get(name, 0.0) for phases in step.phases) or step.hidden_comm_s.get(name)
+    ]
     if not used:
         return
     rows = []
     for name in used:
         values = [step.phases[r].get(name, 0.0) for r in ranks]
         share = sum(p.get(name, 0.0) for p in step.phases) / len(step.phases) / step.step_s.mid
-        rows.append((name, f"{100 * share:.1f}", *(f"{1e3 * v:,.2f}" for v in values), f"{1e3 * step.hidden_comm_s.get(name, 0.0):,.2f}"))
+        rows.append(
+            (
+                name,
+                f"{100 * share:.1f}",
+                *(f"{1e3 * v:,.2f}" for v in values),
+                f"{1e3 * step.hidden_comm_s.get(name, 0.0):,.2f}",
+            )
+        )
     say()
     print_table("time by phase (ms, exposed)", ("phase", "% of step", *(f"stage {r}" for r in ranks), "hidden"), rows)
 
@@ -109,11 +127,18 @@ def show_comparison(found: Comparison) -> None:
     from hwmodels.units import format_seconds
 
     say()
-    say(f"{found.plan}: predicted {format_seconds(found.predicted_s)}, measured {format_seconds(found.measured_s)}, "
-        f"error {found.error_pct:+.1f} %" + ("" if found.comparable else "  (unstable run: not compared)"))
+    say(
+        f"{found.plan}: predicted {format_seconds(found.predicted_s)}, measured {format_seconds(found.measured_s)}, "
+        f"error {found.error_pct:+.1f} %" + ("" if found.comparable else "  (unstable run: not compared)")
+    )
     rows = [
-        (p.phase, f"{1e3 * p.predicted_s:,.2f}", f"{1e3 * p.measured_s:,.2f}",
-         f"{p.error_pct:+.1f}" if p.error_pct is not None else "-", f"{p.share_of_step_pct:.1f}")
+        (
+            p.phase,
+            f"{1e3 * p.predicted_s:,.2f}",
+            f"{1e3 * p.measured_s:,.2f}",
+            f"{p.error_pct:+.1f}" if p.error_pct is not None else "-",
+            f"{p.share_of_step_pct:.1f}",
+        )
         for p in found.phases
     ]
     print_table("", ("phase", "predicted ms", "measured ms", "error %", "% of step"), rows)
