@@ -1,1 +1,10 @@
-"""Package."""
+"""Seconds of a GEMM, grouped GEMM, attention or memory-bound kernel on a `Device`.
+
+Every numeric argument is array_like and broadcast; one call prices a whole batch.
+"""
+
+from hwmodels.kernels.attention import attention_seconds
+from hwmodels.kernels.gemm import gemm_seconds, grouped_gemm_seconds
+from hwmodels.kernels.memory import memory_seconds
+
+__all__ = ["attention_seconds", "gemm_seconds", "grouped_gemm_seconds", "memory_seconds"]

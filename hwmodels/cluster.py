@@ -1,0 +1,318 @@
+"""`Cluster`: pools of nodes, their fabric, prices and failure rates; reading and writing its YAML.
+
+The file (``*`` optional)::
+
+    name: my-cluster
+    pools: [{device: h100-sxm-80gb, gpus_per_node: 8, nodes: 16}]     # device: a catalog name or a mapping
+    fabric:
+      intra_node: nvlink4                                             # a catalog name or a mapping
+      inter_node*: {link: infiniband-ndr, ports_per_node: 8, topology: rail-fat-tree, oversubscription: 1}
+    price*: {usd_per_gpu_hour: 2.95, source: ...}
+    mtbf*: {gpu_hours: 50000, source: ...}
+    overlap*: {value: 0.85, source: ...}
+    context: 1GiB
+    context_source: ...
+    device_coefficients*: {gemm.bf16.efficiency: {value: 0.8, source: ..., rows: 90, residual: 0.05}}
+    collectives*: {source: ..., rows: 40, residual: 0.08, curves: {all_reduce: {2: [[1024, 2e-5], ...]}}}
+
+A *node* is one scale-up domain: for GB200 NVL72 the whole rack of 72 GPUs. ``device_coefficients``
+replace those of the catalog; ``collectives`` are measured curves inside a node (`calibrate`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hwmodels import catalog, yamlfile
+from hwmodels.device import Coefficient, Device
+from hwmodels.errors import Fault, InputError
+from hwmodels.network import Fabric, Link
+
+if TYPE_CHECKING:
+    from hwmodels.schema import ClusterFile, PoolFile
+
+ASSUMED_OVERLAP = Coefficient(
+    0.85,
+    "assumed: a NCCL collective takes 8-32 of 108-148 SMs and some memory bandwidth while it runs",
+    0,
+    0.15,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Nodes of one kind: `nodes` of `gpus_per_node` times `device`."""
+
+    device: Device
+    gpus_per_node: int
+    nodes: int
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_node < 1 or self.nodes < 1:
+            what = f"a pool has {self.nodes} nodes of {self.gpus_per_node} GPUs"
+            raise InputError(Fault(what, f"pool {self.device.name}", fix="at least one of each"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where a job runs. Checked when built.
+
+    Attributes
+    ----------
+    name : str
+    pools : tuple of Pool
+    fabric : Fabric
+    usd_per_gpu_hour : Coefficient or None
+        Price, dated in its source; None when unknown.
+    mtbf_gpu_hours : Coefficient or None
+        Mean GPU-hours between failures that stop a job; None when unknown.
+    overlap : Coefficient
+        Share of an overlapped collective's duration that it does *not* take from compute, 0..1.
+    context_bytes : float
+        Device memory taken by context and communicators, per rank.
+    """
+
+    name: str
+    pools: tuple[Pool, ...]
+    fabric: Fabric
+    usd_per_gpu_hour: Coefficient | None
+    mtbf_gpu_hours: Coefficient | None
+    overlap: Coefficient
+    context_bytes: float
+
+    def __post_init__(self) -> None:
+        faults = []
+        if not self.pools:
+            faults.append(Fault("there is no pool", f"cluster {self.name}", fix="pools: [{device: ...}]"))
+        if not 0.0 <= self.overlap.value <= 1.0:
+            why = "it is a share of a collective's duration"
+            faults.append(Fault(f"overlap is {self.overlap.value}", f"cluster {self.name}", why, "a value in 0..1"))
+        if self.context_bytes < 0:
+            faults.append(Fault(f"context is {self.context_bytes} bytes", f"cluster {self.name}", fix="0 or more"))
+        if len({pool.gpus_per_node for pool in self.pools}) > 1:
+            why = "process groups are placed on nodes of equal size"
+            faults.append(
+                Fault("pools have unlike gpus_per_node", f"cluster {self.name}", why, "one value for all pools")
+            )
+        if faults:
+            raise InputError(faults)
+
+    @property
+    def device(self) -> Device:
+        """Device of the first pool."""
+        return self.pools[0].device
+
+    @property
+    def gpus_per_node(self) -> int:
+        """Ranks in a node."""
+        return self.pools[0].gpus_per_node
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all pools."""
+        return sum(pool.nodes for pool in self.pools)
+
+    @property
+    def n_ranks(self) -> int:
+        """GPUs of all pools."""
+        return self.gpus_per_node * self.nodes
+
+
+def load(name_or_path: str | Path) -> Cluster:
+    """A preset (``"dgx-h100"``, ``"dgx-h100:16"`` for 16 nodes) or a cluster YAML file.
+
+    Raises
+    ------
+    InputError
+        With all faults of the file, each with file, line and key; for an unknown preset the
+        closest known ones are named.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith((".yaml", ".yml")) or "/" in text:
+        return parse(yamlfile.read(name_or_path), text)
+    name, _, count = text.partition(":")
+    source = catalog.text("clusters", name)
+    nodes = None
+    if ":" in text:
+        if not count.isdecimal() or int(count) < 1:
+            raise InputError(Fault(f"{text!r} asks for {count or 'no'} nodes", "cluster", fix=f"{name}:16"))
+        nodes = int(count)
+    return parse(source, f"catalog/clusters/{name}.yaml", nodes)
+
+
+def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
+    """Cluster of YAML text; `file` names it in faults, `nodes` replaces the first pool's count.
+
+    Raises
+    ------
+    InputError
+        As `load`.
+    """
+    from hwmodels.schema import ClusterFile
+
+    data, marks = yamlfile.parse(text, file)
+    parsed = yamlfile.validate(ClusterFile, data, file, marks)
+    if nodes is not None:
+        first = parsed.pools[0].model_copy(update={"nodes": nodes})
+        parsed = parsed.model_copy(update={"pools": [first, *parsed.pools[1:]]})
+    return _build(parsed, file, marks)
+
+
+def _device(pool: PoolFile, extra: Mapping[str, Coefficient]) -> Device:
+    device = catalog.device(pool.device) if isinstance(pool.device, str) else _inline_device(pool)
+    if not extra:
+        return device
+    # Calibrated on this very machine: no transfer any more.
+    return replace(device, coefficients={**device.coefficients, **extra}, fitted_on=device.name)
+
+
+def _inline_device(pool: PoolFile) -> Device:
+    entry: Any = pool.device
+    inherited = dict(catalog.device(entry.coefficients_from).coefficients) if entry.coefficients_from else {}
+    built: Device = entry.build(inherited)
+    return built
+
+
+def _link(entry: Any) -> Link:
+    if isinstance(entry, str):
+        return catalog.link(entry)
+    inherited = dict(catalog.link(entry.coefficients_from).coefficients) if entry.coefficients_from else {}
+    built: Link = entry.build(inherited)
+    return built
+
+
+def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
+    """Domain objects of a valid file; faults that need several keys get their lines here."""
+    faults: list[Fault] = []
+
+    def attempt(loc: tuple[str | int, ...], build: Any) -> Any:
+        try:
+            return build()
+        except InputError as error:
+            faults.extend(replace(f, where=yamlfile.where(file, loc, marks)) for f in error.faults)
+            return None
+
+    extra = {name: c.build() for name, c in parsed.device_coefficients.items()}
+    devices = [attempt(("pools", i, "device"), lambda p=p: _device(p, extra)) for i, p in enumerate(parsed.pools)]
+    intra = attempt(("fabric", "intra_node"), lambda: _link(parsed.fabric.intra_node))
+    network = parsed.fabric.inter_node
+    inter = attempt(("fabric", "inter_node", "link"), lambda: _link(network.link)) if network is not None else None
+    if faults:
+        raise InputError(faults)
+    tables = parsed.collectives
+    total = sum(pool.nodes for pool in parsed.pools)
+    curves = {op: {n: tuple(points) for n, points in t.items()} for op, t in tables.curves.items()} if tables else {}
+    fabric = attempt(
+        ("fabric",),
+        lambda: Fabric(
+            parsed.pools[0].gpus_per_node,
+            total,
+            intra,
+            inter,
+            network.ports_per_node if network else 0,
+            network.oversubscription if network else 1.0,
+            network.topology if network else "none",
+            curves,
+            Coefficient(1.0, tables.source, tables.rows, tables.residual) if tables else None,
+        ),
+    )
+    if faults:
+        raise InputError(faults)
+    price, mtbf = parsed.price, parsed.mtbf
+    cluster = attempt(
+        ("pools",),
+        lambda: Cluster(
+            parsed.name,
+            tuple(Pool(d, p.gpus_per_node, p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
+            fabric,
+            Coefficient(price.usd_per_gpu_hour, price.source, 0, price.residual) if price else None,
+            Coefficient(mtbf.gpu_hours, mtbf.source, 0, mtbf.residual) if mtbf else None,
+            parsed.overlap.build() if parsed.overlap else ASSUMED_OVERLAP,
+            parsed.context,
+        ),
+    )
+    if faults:
+        raise InputError(faults)
+    built: Cluster = cluster
+    return built
+
+
+def with_calibration(
+    cluster: Cluster,
+    *,
+    device_coefficients: Mapping[str, Coefficient],
+    collective_tables: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]],
+    overlap: Coefficient | None = None,
+    source: str,
+    name: str = "",
+    residual: float = 0.1,
+) -> Cluster:
+    """The cluster with measured numbers in the place of the catalog's.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    device_coefficients : Mapping[str, Coefficient]
+        As `hwmodels.fit.fit_device` returns them; added to those of every pool's device.
+    collective_tables : Mapping
+        op -> ranks in a node -> (bytes, seconds) points, as `hwmodels.fit.fit_collectives` returns.
+    overlap : Coefficient, optional
+        Replaces the cluster's when given.
+    source : str
+        What was measured, where and when.
+    name : str
+        New name; the old one with ``-calibrated`` by default.
+    residual : float
+        Relative residual of the collective curves.
+
+    Raises
+    ------
+    InputError
+        For points that are not finite and positive.
+    """
+    faults, curves, rows = [], {}, 0
+    for op, by_size in collective_tables.items():
+        curves[op] = {}
+        for size, points in by_size.items():
+            bad = [p for p in points if not (math.isfinite(p[0]) and math.isfinite(p[1]) and p[0] >= 0 and p[1] > 0)]
+            if bad or not points or size < 2:
+                faults.append(
+                    Fault(f"points {bad or list(points)}", f"{op} over {size} ranks", fix="bytes >= 0, seconds > 0")
+                )
+            curves[op][int(size)] = tuple(sorted((float(p[0]), float(p[1])) for p in points))
+            rows += len(points)
+    if faults:
+        raise InputError(faults)
+    pools = tuple(
+        replace(
+            pool,
+            device=replace(
+                pool.device,
+                coefficients={**pool.device.coefficients, **device_coefficients},
+                fitted_on=pool.device.name if device_coefficients else pool.device.fitted_on,
+            ),
+        )
+        for pool in cluster.pools
+    )
+    fabric = cluster.fabric
+    if curves:
+        tables = {**fabric.tables, **curves}
+        fabric = replace(fabric, tables=tables, tables_source=Coefficient(1.0, source, rows, residual))
+    return replace(
+        cluster,
+        name=name or f"{cluster.name}-calibrated",
+        pools=pools,
+        fabric=fabric,
+        overlap=overlap or cluster.overlap,
+    )
+
+
+def to_yaml(cluster: Cluster) -> str:
+    """The cluster in the format that `load` reads, complete in itself (no catalog names)."""
+    from hwmodels.writing import cluster_content
+
+    return yamlfile.dump(cluster_content(cluster))

@@ -1,0 +1,32 @@
+"""all-to-all: every rank sends ``b / n`` to each rank; `b` is its whole send buffer.
+
+A GPU sends ``(r-1)/n b`` inside its node, and the `r` ranks of a node together send
+``r (n-r)/n b`` to other nodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hwmodels.collectives.base import Group
+from hwmodels.estimate import FloatArray
+
+
+class AllToAll:
+    """Traffic of all-to-all; formulas in the module docstring."""
+
+    name = "all_to_all"
+    reduces_in_switch = False
+    single_port = False
+
+    def wire(self, group: Group) -> FloatArray:
+        """Bytes out of one GPU inside its node, per byte of `b`."""
+        return np.asarray((group.ranks - 1.0) / group.size)
+
+    def out(self, group: Group) -> FloatArray:
+        """Bytes out of the fullest node, per byte of `b`."""
+        return np.asarray(group.ranks * (group.size - group.ranks) / group.size)
+
+    def switch_wire(self, group: Group) -> FloatArray:
+        """Bytes out of one GPU when the switch takes part, per byte of `b`."""
+        return np.asarray(self.wire(group))

@@ -1,0 +1,53 @@
+"""Memory-bound kernels: norms, rotary, activations, softmax, optimizer, casts, copies.
+
+    t = launch + bytes / (bandwidth x efficiency x bytes / (bytes + ramp))
+      = launch + (bytes + ramp) / (bandwidth x efficiency)
+
+`ramp` bytes are what the device could have moved while a kernel fills and drains it; it is
+latency x bandwidth (Little's law), so the law is the usual alpha-beta line of a stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hwmodels.device import Coefficient, Device
+from hwmodels.estimate import Estimate
+from hwmodels.kernels.gemm import _positive
+
+MEMORY_DEFAULTS = {
+    "efficiency": Coefficient(0.85, "assumed: streams reach 80-90% of the datasheet bandwidth", 0, 0.15),
+    "ramp_s": Coefficient(1.5e-6, "assumed: time to fill and drain the device", 0, 0.5),
+    "launch": Coefficient(2.0e-6, "assumed: shortest elementwise kernels take 2-3 us", 0, 0.5),
+}
+
+
+def memory_coefficient(device: Device, name: str, impl: str = "") -> Coefficient:
+    """``memory.<impl>.<name>``, else ``memory.<name>``, else the assumed value."""
+    names = [f"memory.{impl}.{name}"] if impl else []
+    return device.find(*names, f"memory.{name}", default=MEMORY_DEFAULTS[name])
+
+
+def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "") -> Estimate:
+    """Time of one kernel that moves `nbytes` in total, read and written.
+
+    Parameters
+    ----------
+    device : Device
+    nbytes : array_like
+        Bytes; nothing moved takes no time.
+    impl : str
+        Implementation with coefficients of its own (``memory.<impl>.efficiency``); one that
+        was not measured takes the device's.
+
+    Raises
+    ------
+    InputError
+        For a negative or non-finite size.
+    """
+    (size,) = _positive(nbytes=nbytes)
+    efficiency = memory_coefficient(device, "efficiency", impl)
+    start = memory_coefficient(device, "launch", impl).value + memory_coefficient(device, "ramp_s", impl).value
+    seconds = start + size / (device.memory_bandwidth * efficiency.value)
+    return Estimate.of(np.where(size > 0, seconds, 0.0), device.spread_of(efficiency))

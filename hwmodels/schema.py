@@ -1,0 +1,206 @@
+"""What catalog and cluster YAML files may say, as pydantic models (the file boundary only)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
+
+from hwmodels import units
+from hwmodels.device import Coefficient, Device
+from hwmodels.errors import Fault, InputError
+from hwmodels.network import Link
+
+
+def _quantity(parse: Callable[[object], float], positive: bool) -> Any:
+    """A number with a unit; faults of the parser become faults of the file."""
+
+    def check(value: Any) -> float:
+        try:
+            result = parse(value)
+        except InputError as error:
+            # pydantic turns ValueError into a fault with its path; the cause keeps our wording.
+            raise _ours(error) from None
+        if positive and result <= 0:
+            raise _ours(InputError(Fault(f"value {value!r} is zero", why="it must be above zero", fix="a value > 0")))
+        return result
+
+    return PlainValidator(check)
+
+
+class _Refused(ValueError):
+    """Carries `InputError` faults through pydantic."""
+
+    def __init__(self, error: InputError) -> None:
+        super().__init__(str(error))
+        self.faults = error.faults
+
+
+def _ours(error: InputError) -> _Refused:
+    return _Refused(error)
+
+
+def _no_quotes(value: Any) -> Any:
+    if isinstance(value, bool) or isinstance(value, str):
+        what = f"value {value!r} is not a number"
+        raise _ours(InputError(Fault(what, why="numbers stand without quotes", fix="a bare number")))
+    return value
+
+
+Bytes = Annotated[float, _quantity(units.parse_bytes, True)]
+AnyBytes = Annotated[float, _quantity(units.parse_bytes, False)]
+Bandwidth = Annotated[float, _quantity(units.parse_bandwidth, True)]
+Flops = Annotated[float, _quantity(units.parse_flops, True)]
+Duration = Annotated[float, _quantity(units.parse_duration, False)]
+Power = Annotated[float, _quantity(units.parse_power, True)]
+Number = Annotated[float, BeforeValidator(_no_quotes)]
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Degree = Annotated[int, Field(strict=True, ge=1)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are faults; nothing can be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CoefficientFile(Strict):
+    """A fitted number."""
+
+    value: Number
+    source: Text
+    rows: Count = 0
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+
+    def build(self) -> Coefficient:
+        return Coefficient(self.value, self.source, self.rows, self.residual)
+
+
+class DeviceFile(Strict):
+    """`catalog/devices/NAME.yaml`."""
+
+    name: Text
+    vendor: Text
+    kind: Literal["gpu", "cpu"]
+    generation: Text
+    peak_flops: dict[Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"], Flops]
+    memory: Bytes
+    memory_bandwidth: Bandwidth
+    l2: Bytes | None = None
+    n_sm: Degree | None = None
+    tdp: Power | None = None
+    launch: Duration
+    confidence: Literal["A", "B", "C"]
+    sources: dict[str, Text]
+    notes: str = ""
+    coefficients_from: Text | None = None
+    coefficients: dict[str, CoefficientFile] = {}
+
+    def build(self, inherited: dict[str, Coefficient] | None = None) -> Device:
+        """`Device`, with the coefficients of `coefficients_from` where it has none of its own."""
+        own = {name: c.build() for name, c in self.coefficients.items()}
+        fitted_on = self.coefficients_from or (self.name if own else "")
+        return Device(
+            self.name, self.vendor, self.kind, self.generation, dict(self.peak_flops), self.memory, self.memory_bandwidth,
+            self.l2 or 0.0, self.n_sm or 0, self.tdp or 0.0, self.launch, {**(inherited or {}), **own}, dict(self.sources),
+            self.confidence, fitted_on,
+        )  # fmt: skip
+
+
+class LinkFile(Strict):
+    """`catalog/networks/NAME.yaml`."""
+
+    name: Text
+    kind: Literal["nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "ethernet", "loopback"]
+    bandwidth: Bandwidth
+    latency: Duration
+    topology: Literal["switch", "mesh", "tree", "rail-fat-tree", "fat-tree", "loopback"] = "switch"
+    mesh_peers: Count = 0
+    nvls: Annotated[bool, Field(strict=True)] = False
+    source: Text
+    notes: str = ""
+    confidence: Literal["A", "B", "C"] = "B"
+    coefficients_from: Text | None = None
+    coefficients: dict[str, CoefficientFile] = {}
+
+    def build(self, inherited: dict[str, Coefficient] | None = None) -> Link:
+        """`Link`, with the coefficients of `coefficients_from` where it has none of its own."""
+        own = {name: c.build() for name, c in self.coefficients.items()}
+        moved = self.coefficients_from or ""
+        return Link(
+            self.name, self.kind, self.bandwidth, self.latency, self.source, self.topology, self.mesh_peers, self.nvls,
+            moved, {**(inherited or {}), **own},
+        )  # fmt: skip
+
+
+class PoolFile(Strict):
+    """Nodes of one kind."""
+
+    device: Text | DeviceFile
+    gpus_per_node: Degree
+    nodes: Degree
+
+
+class InterNode(Strict):
+    """The network between nodes."""
+
+    link: Text | LinkFile
+    ports_per_node: Degree
+    topology: Literal["rail-fat-tree", "fat-tree"] = "rail-fat-tree"
+    oversubscription: Annotated[Number, Field(ge=1)] = 1.0
+
+
+class FabricFile(Strict):
+    """Links inside and between nodes."""
+
+    intra_node: Text | LinkFile
+    inter_node: InterNode | None = None
+
+
+class Price(Strict):
+    """$/GPU-hour: an input, dated."""
+
+    usd_per_gpu_hour: Annotated[Number, Field(ge=0)]
+    source: Text
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+
+
+class Mtbf(Strict):
+    """Mean GPU-hours between failures that stop a job."""
+
+    gpu_hours: Annotated[Number, Field(gt=0)]
+    source: Text
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+
+
+Point = tuple[Annotated[Number, Field(ge=0)], Annotated[Number, Field(gt=0)]]
+
+
+class CollectiveTables(Strict):
+    """Measured curves: op -> ranks in a node -> [[bytes, seconds], ...]."""
+
+    source: Text
+    rows: Count = 0
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+    curves: dict[
+        Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv"],
+        dict[Annotated[int, Field(strict=True, ge=2)], Annotated[list[Point], Field(min_length=1)]],
+    ]
+
+
+class ClusterFile(Strict):
+    """`catalog/clusters/NAME.yaml`, and what `calibrate` writes."""
+
+    name: Text
+    pools: Annotated[list[PoolFile], Field(min_length=1)]
+    fabric: FabricFile
+    price: Price | None = None
+    mtbf: Mtbf | None = None
+    overlap: CoefficientFile | None = None
+    context: AnyBytes
+    context_source: Text
+    device_coefficients: dict[str, CoefficientFile] = {}
+    collectives: CollectiveTables | None = None
+    notes: str = ""

@@ -1,0 +1,118 @@
+"""Domain objects as the plain content of their YAML files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hwmodels.device import Coefficient, Device
+from hwmodels.network import Link
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
+
+
+def number(value: float, digits: int = 6) -> float:
+    """`value` with few digits: what a fit knows, and files that do not change with rounding noise."""
+    return float(f"{value:.{digits}g}")
+
+
+def coefficient_content(coefficient: Coefficient) -> dict[str, Any]:
+    """value, source, rows, residual."""
+    return {
+        "value": float(coefficient.value),
+        "source": coefficient.source,
+        "rows": int(coefficient.rows),
+        "residual": float(coefficient.residual),
+    }
+
+
+def _plain(value: float, unit: str) -> str:
+    """Exact text: repr keeps every bit of a float, so a file read back gives the same object."""
+    return f"{value!r}{unit}" if value != int(value) else f"{int(value)}{unit}"
+
+
+def device_content(device: Device) -> dict[str, Any]:
+    """Every field of a `Device`, with its coefficients spelt out."""
+    content: dict[str, Any] = {
+        "name": device.name,
+        "vendor": device.vendor,
+        "kind": device.kind,
+        "generation": device.generation,
+        "peak_flops": {dtype: _plain(peak, "FLOP/s") for dtype, peak in device.peak_flops.items()},
+        "memory": _plain(device.memory_bytes, "B"),
+        "memory_bandwidth": _plain(device.memory_bandwidth, "B/s"),
+    }
+    if device.l2_bytes:
+        content["l2"] = _plain(device.l2_bytes, "B")
+    if device.n_sm:
+        content["n_sm"] = int(device.n_sm)
+    if device.tdp_w:
+        content["tdp"] = _plain(device.tdp_w, "W")
+    content["launch"] = _plain(device.launch_s, "s")
+    content["confidence"] = device.confidence
+    content["sources"] = dict(device.sources)
+    if device.transferred:
+        content["coefficients_from"] = device.fitted_on
+    if device.coefficients:
+        content["coefficients"] = {name: coefficient_content(c) for name, c in device.coefficients.items()}
+    return content
+
+
+def link_content(link: Link) -> dict[str, Any]:
+    """Every field of a `Link`, with its coefficients spelt out."""
+    content: dict[str, Any] = {
+        "name": link.name,
+        "kind": link.kind,
+        "bandwidth": _plain(link.bandwidth, "B/s"),
+        "latency": _plain(link.latency_s, "s"),
+        "topology": link.topology,
+        "mesh_peers": int(link.mesh_peers),
+        "nvls": bool(link.nvls),
+        "source": link.source,
+    }
+    if link.transferred_from:
+        content["coefficients_from"] = link.transferred_from
+    if link.coefficients:
+        content["coefficients"] = {name: coefficient_content(c) for name, c in link.coefficients.items()}
+    return content
+
+
+def cluster_content(cluster: Cluster) -> dict[str, Any]:
+    """The whole cluster file."""
+    fabric = cluster.fabric
+    content: dict[str, Any] = {
+        "name": cluster.name,
+        "pools": [
+            {"device": device_content(p.device), "gpus_per_node": p.gpus_per_node, "nodes": p.nodes}
+            for p in cluster.pools
+        ],
+        "fabric": {"intra_node": link_content(fabric.intra)},
+    }
+    if fabric.inter is not None:
+        content["fabric"]["inter_node"] = {
+            "link": link_content(fabric.inter),
+            "ports_per_node": fabric.ports_per_node,
+            "topology": fabric.topology,
+            "oversubscription": float(fabric.oversubscription),
+        }
+    for key, field, value in (
+        ("price", "usd_per_gpu_hour", cluster.usd_per_gpu_hour),
+        ("mtbf", "gpu_hours", cluster.mtbf_gpu_hours),
+    ):
+        if value is not None:
+            content[key] = {field: float(value.value), "source": value.source, "residual": float(value.residual)}
+    content["overlap"] = coefficient_content(cluster.overlap)
+    content["context"] = _plain(cluster.context_bytes, "B")
+    content["context_source"] = "carried over from the cluster that was calibrated"
+    if fabric.tables:
+        source = fabric.tables_source or Coefficient(1.0, "not stated", 0, 0.15)
+        content["collectives"] = {
+            "source": source.source,
+            "rows": int(source.rows),
+            "residual": float(source.residual),
+            "curves": {
+                op: {int(n): [[float(b), float(s)] for b, s in points] for n, points in table.items()}
+                for op, table in fabric.tables.items()
+            },
+        }
+    return content
