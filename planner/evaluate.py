@@ -1,0 +1,168 @@
+"""evaluate: assembled groups -> exact step times, and the full `Step` of single layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.cluster import Cluster
+from planner.assemble import Group, PricedModel
+from planner.flops import FORMULA, hardware_flops, model_flops
+from planner.layout import Layout
+from planner.memory import MemoryEstimate, verdict
+from planner.results import PHASES, Interval, StageMemory, Step
+from planner.simulate.bound import lower_bound
+from planner.simulate.dag import build_dag, durations
+from planner.simulate.maxplus import simulate, step_seconds
+from planner.simulate.timeline import exposed_phases, timeline
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Spread that no kernel residual covers: schedule jitter and what the model leaves out."""
+
+    relative: float = 0.03
+    source: str = "default: run-to-run spread of equal MLPerf submissions, 2-4 %"
+
+
+UNEXPLAINED = Unexplained()
+
+
+def bounds(group: Group) -> FloatArray:
+    """Lower bound on the step time of every layout of a group: ndarray (b,)."""
+    return lower_bound(group.schedule, group.pp, group.microbatches, group.vpp, group.costs, group.comm)
+
+
+def exact_seconds(group: Group, positions: IntArray) -> FloatArray:
+    """Step seconds of the layouts at `positions` of a group, timed by the max-plus engine."""
+    result = np.empty(len(positions))
+    counts = group.microbatches[positions]
+    for m in np.unique(counts):
+        chosen = counts == m
+        dag = build_dag(group.schedule, group.pp, int(m), group.vpp, group.comm)
+        result[chosen] = step_seconds(dag, durations(dag, group.costs.take(positions[chosen])))
+    return result
+
+
+def detail(priced: PricedModel, group: Group, position: int, sized: MemoryEstimate, *, with_timeline: bool = False) -> Step:
+    """The full `Step` of one layout.
+
+    Parameters
+    ----------
+    position : int
+        Position in the group.
+    sized : MemoryEstimate
+        Memory of the layouts of this group, in the same order.
+    with_timeline : bool
+        Also fill `Step.timeline`.
+    """
+    layout = group.layouts.layout(position)
+    microbatches = int(group.microbatches[position])
+    dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, group.comm)
+    timing = simulate(dag, durations(dag, group.costs.take(np.asarray([position]))))
+    seconds = float(timing.step_s[0])
+    spread = float(group.spread[position]) + UNEXPLAINED.relative
+    phases = _phases(group, position, microbatches, exposed_phases(dag, timing, 0))
+    workload, cluster = priced.workload, priced.cluster
+    memory = [
+        StageMemory(rank, {k: int(v[position, rank]) for k, v in sized.by_category.items()}, int(cluster.device.memory_bytes))
+        for rank in range(group.pp)
+    ]
+    flops = model_flops(priced.model, workload)
+    hardware = hardware_flops(priced.model, workload, layout)
+    peak = cluster.device.peak_flops[workload.precision] * layout.world
+    tokens = workload.gbs * workload.seq_len
+    lower = float(bounds(group)[position])
+    return Step(
+        step_s=Interval(seconds / (1.0 + spread), seconds, seconds * (1.0 + spread)),
+        lower_bound_s=lower,
+        upper_bound_s=max(seconds, _serial_seconds(group, position, microbatches)),
+        phases=phases,
+        hidden_comm_s=_hidden(group, position, microbatches, phases),
+        bubble_fraction=sum(p["bubble"] for p in phases) / (len(phases) * seconds),
+        memory=memory,
+        model_flops=flops,
+        hardware_flops=hardware,
+        mfu=flops / seconds / peak,
+        hfu=hardware / seconds / peak,
+        tokens_per_s_per_gpu=tokens / seconds / layout.world,
+        usd_per_mtoken=cost(cluster, layout, tokens / seconds),
+        verdict=verdict(max(m.peak_bytes for m in memory), cluster.device.memory_bytes),
+        timeline=timeline(dag, timing, 0) if with_timeline else [],
+        notes=notes(priced, layout),
+    )
+
+
+def cost(cluster: Cluster, layout: Layout, tokens_per_s: float) -> float | None:
+    """Dollars per million tokens, or None where the cluster has no price."""
+    if cluster.usd_per_gpu_hour is None:
+        return None
+    return float(cluster.usd_per_gpu_hour.value) * layout.world / 3600.0 / tokens_per_s * 1e6
+
+
+def _phases(group: Group, position: int, microbatches: int, gaps: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Seconds of every phase for each pipeline rank; they add up to the step time.
+
+    `gaps` splits the compute stream into busy compute and what it waited for. The busy part is
+    split by the prices of a micro-batch; what overlapped traffic took from it is dp_comm.
+    """
+    found = []
+    for rank, gap in enumerate(gaps):
+        row = dict.fromkeys(PHASES, 0.0)
+        for name, seconds in gap.items():
+            if name != "compute":
+                row[name] += seconds
+        priced = {n: float(v[position, rank]) * microbatches for n, v in group.parts.items()}
+        for name, seconds in priced.items():
+            row[name] += seconds
+        row["dp_comm"] += gap["compute"] - sum(priced.values())
+        found.append(row)
+    return found
+
+
+def _hidden(group: Group, position: int, microbatches: int, phases: list[dict[str, float]]) -> dict[str, float]:
+    """Seconds of communication behind compute, by phase, on the busiest rank."""
+    hidden = {name: float(v[position].max()) * microbatches for name, v in group.hidden.items()}
+    repeats = microbatches if group.comm.reduce == "each" else 1
+    gathers = {"none": 0, "once": 1, "each": 2 * microbatches}[group.comm.unshard]
+    costs = group.costs
+    traffic = costs.reduce_s[position].sum(axis=(1, 2)) * (repeats if group.comm.reduce != "none" else 0)
+    traffic = traffic + costs.unshard_s[position].sum(axis=(1, 2)) * gathers + costs.gather_s[position]
+    exposed = np.asarray([p["dp_comm"] for p in phases])
+    hidden["dp_comm"] = float(np.maximum(traffic - exposed, 0.0).max())
+    return hidden
+
+
+def _serial_seconds(group: Group, position: int, microbatches: int) -> float:
+    """Step seconds with nothing overlapped: every rank's work and traffic in a row, plus the bubble."""
+    c = group.costs.take(np.asarray([position]))
+    work = (c.forward_s + c.backward_input_s + c.backward_weight_s).sum(axis=(2, 3))[0]
+    hidden = sum(v[position] for v in group.hidden.values())
+    sends = (c.send_forward_s + c.send_backward_s).sum(axis=2)[0] * (1 if group.pp > 1 else 0)
+    repeats = microbatches if group.comm.reduce == "each" else (0 if group.comm.reduce == "none" else 1)
+    gathers = {"none": 0, "once": 1, "each": 2 * microbatches}[group.comm.unshard]
+    traffic = c.reduce_s.sum(axis=(2, 3))[0] * repeats + c.unshard_s.sum(axis=(2, 3))[0] * gathers
+    once = traffic + c.optimizer_s[0] + c.gather_s[0]
+    each = work + hidden + sends
+    fill = float(each.sum() - each.min()) if group.pp > 1 else 0.0
+    return float(each.max() * microbatches + fill + once.max() + c.sync_s[0] + c.tied_s[0] + c.step_s[0])
+
+
+def notes(priced: PricedModel, layout: Layout) -> list[str]:
+    """Assumptions behind one prediction."""
+    preset = priced.preset
+    found = [
+        f"framework preset {preset.name}: {preset.notes}",
+        f"FLOPs: {FORMULA}",
+        f"interval: residuals of the kernel and collective laws plus {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
+    ]
+    if any(layer.is_moe for layer in priced.model.layers):
+        found.append("experts: tokens taken as balanced; no measured evidence for skewed routing")
+    if layout.cp > 1:
+        found.append("context parallel: all-gather of keys and values; no measured evidence")
+    return found

@@ -1,0 +1,82 @@
+"""predict: one layout through the same flow as the search, in full detail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hwmodels.cluster import Cluster
+from planner.assemble import PricedModel, assemble, dag_groups, group_memory, price_model
+from planner.evaluate import detail
+from planner.explain import explain_rows
+from planner.layout import Layout, LayoutBatch, RuleContext, validate
+from planner.model.spec import ModelSpec
+from planner.plan import Prediction, Workload
+from planner.presets import get as get_preset
+from planner.results import Step
+
+
+def predict(
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layout: Layout,
+    *,
+    timeline: bool = False,
+    explain: bool = False,
+) -> Step:
+    """Predict time and memory of one step.
+
+    Parameters
+    ----------
+    timeline : bool
+        Fill `Step.timeline` with the simulated step.
+    explain : bool
+        Fill `Step.explain` with the chain from seconds down to datasheet figures.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        With every rule that the layout breaks.
+    """
+    context = RuleContext(model, workload.gbs, workload.seq_len, cluster.n_ranks, get_preset(workload.framework))
+    validate(layout, context, "layout")
+    priced = price_model(model, workload, LayoutBatch.of([layout]), cluster)
+    return step_of(priced, timeline=timeline, explain=explain)
+
+
+def step_of(priced: PricedModel, *, timeline: bool = False, explain: bool = False) -> Step:
+    """The `Step` of the only layout of `priced`."""
+    index, pp, vpp, schedule, stage, sharing = next(dag_groups(priced, np.arange(1)))
+    group = assemble(priced, index, pp, vpp, schedule, stage, sharing)
+    sized = group_memory(priced, index, pp, vpp, schedule)
+    step = detail(priced, group, 0, sized, with_timeline=timeline)
+    if explain:
+        step.explain.extend(explain_rows(priced, group))
+    return step
+
+
+def prediction(step: Step) -> Prediction:
+    """What of a `Step` travels with a plan."""
+    return Prediction(
+        step_s=step.step_s.mid,
+        step_low_s=step.step_s.low,
+        step_high_s=step.step_s.high,
+        phases=step.phases,
+        peak_bytes=[m.peak_bytes for m in step.memory],
+        memory=[m.by_category for m in step.memory],
+        mfu=step.mfu,
+        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+        usd_per_mtoken=step.usd_per_mtoken,
+        verdict=step.verdict,
+    )
+
+
+def summary(step: Step) -> dict[str, Any]:
+    """The figures of a `Step` for JSON output (no timeline)."""
+    from dataclasses import asdict
+
+    content = asdict(step)
+    content.pop("timeline")
+    return content

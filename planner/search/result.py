@@ -1,0 +1,108 @@
+"""`SearchResult`: ranked layouts, and what happened to all the others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from planner.layout import Layout
+from planner.results import Step
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One ranked layout; `rank` starts at 1."""
+
+    rank: int
+    layout: Layout
+    step: Step
+    microbatches: int
+    pareto: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The outcome of a search.
+
+    Attributes
+    ----------
+    considered : int
+        Distinct candidates enumerated.
+    dropped : dict of str to int
+        Rule (or ``"memory"``, ``"constraint:…"``) -> candidates it dropped.
+    priced : int
+        Candidates whose time was priced and bounded.
+    simulated : int
+        Candidates timed exactly.
+    wall_s : float
+    rows : list of Row
+        Best first.
+    optimal : bool
+        True where the order of `rows` is proven within the model: every candidate that was not
+        timed has a lower bound above the worst row.
+    notes : list of str
+    """
+
+    considered: int
+    dropped: dict[str, int]
+    priced: int
+    simulated: int
+    wall_s: float
+    rows: list[Row]
+    optimal: bool
+    notes: list[str] = field(default_factory=list)
+
+    def records(self) -> list[dict[str, Any]]:
+        """One flat dict a row: degrees, then figures with units in their names."""
+        found = []
+        for row in self.rows:
+            step = row.step
+            found.append(
+                {
+                    "rank": row.rank,
+                    **asdict(row.layout),
+                    "microbatches": row.microbatches,
+                    "step_s": step.step_s.mid,
+                    "step_low_s": step.step_s.low,
+                    "step_high_s": step.step_s.high,
+                    "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+                    "mfu": step.mfu,
+                    "usd_per_mtoken": step.usd_per_mtoken,
+                    "peak_bytes": max(m.peak_bytes for m in step.memory),
+                    "capacity_bytes": step.memory[0].capacity_bytes,
+                    "bubble_fraction": step.bubble_fraction,
+                    "exposed_comm_fraction": _exposed(step),
+                    "verdict": step.verdict,
+                    "pareto": row.pareto,
+                }
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of ``search --json``."""
+        return {
+            "schema": 1,
+            "considered": self.considered,
+            "dropped": self.dropped,
+            "priced": self.priced,
+            "simulated": self.simulated,
+            "wall_s": self.wall_s,
+            "optimal": self.optimal,
+            "notes": self.notes,
+            "plans": self.records(),
+        }
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The rows as a pandas frame."""
+        import pandas
+
+        return pandas.DataFrame(self.records())
+
+
+def _exposed(step: Step) -> float:
+    """Share of the step that waits for communication, mean over pipeline ranks."""
+    names = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
+    return sum(p[n] for p in step.phases for n in names) / (len(step.phases) * step.step_s.mid)

@@ -1,0 +1,190 @@
+"""search: enumerate, drop by rules and memory, price all, time the best exactly.
+
+The order of the answer is proven: candidates are timed in the order of their lower bounds,
+until every one that is left has a bound above the last row of the answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.cluster import Cluster
+from hwmodels.errors import InfeasibleError, InputError
+from hwmodels.units import format_bytes
+from planner.assemble import Group, PricedModel, assemble, dag_groups, group_memory, price_model
+from planner.evaluate import bounds, detail, exact_seconds
+from planner.layout import SCHEDULES, LayoutBatch
+from planner.memory import RISK_MARGIN, MemoryEstimate
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.search.result import Row, SearchResult
+from planner.search.space import Space, enumerate_layouts, infeasible
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "usd_per_mtoken")
+"""All three order the layouts of one cluster and workload alike: by step time."""
+WAVE = 48
+"""Candidates that are timed together before the bound is looked at again."""
+Progress = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Fit:
+    """What the memory filter found: who fits, and the closest miss."""
+
+    fits: NDArray[np.bool_]
+    peak: FloatArray
+    sized: dict[tuple[int, int, int], tuple[IntArray, MemoryEstimate]]
+
+
+def search(
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    space: Space | None = None,
+    *,
+    objective: str = "step_time",
+    top: int = 10,
+    memory_headroom: float = RISK_MARGIN,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Rank all legal layouts of a model on a cluster.
+
+    Parameters
+    ----------
+    space : Space or None
+        Values to search for each field; None is the default space.
+    objective : {'step_time', 'tokens_per_s_per_gpu', 'usd_per_mtoken'}
+    top : int
+        Rows of the answer.
+    memory_headroom : float
+        Share of the device memory that must stay free.
+    progress : callable or None
+        Told what happens, one line at a time.
+
+    Raises
+    ------
+    InputError
+        For an unknown objective or an impossible headroom.
+    InfeasibleError
+        When no layout is legal or none fits, with the binding constraint and the nearest miss.
+    """
+    _check_arguments(objective, top, memory_headroom)
+    tell = progress or (lambda _: None)
+    start = time.perf_counter()
+    found = enumerate_layouts(space or Space(), model, cluster, workload)
+    tell(f"{found.considered} candidates, {len(found.layouts)} legal")
+    if not len(found.layouts):
+        raise infeasible(model, workload, cluster, found)
+    priced = price_model(model, workload, found.layouts, cluster)
+    fit = _fit(priced, cluster.device.memory_bytes * (1.0 - memory_headroom))
+    dropped = dict(found.dropped)
+    if (~fit.fits).any():
+        dropped["memory"] = int((~fit.fits).sum())
+    tell(f"{int(fit.fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom")
+    if not fit.fits.any():
+        raise _too_large(priced, fit, memory_headroom)
+    groups = [assemble(priced, *key) for key in dag_groups(priced, np.flatnonzero(fit.fits))]
+    best, simulated, proven = _best(groups, top, tell)
+    rows = [_row(priced, groups[g], i, rank) for rank, (_, g, i) in enumerate(best, 1)]
+    rows = _mark_pareto(rows)
+    return SearchResult(found.considered, dropped, int(fit.fits.sum()), simulated, time.perf_counter() - start, rows, proven,
+                        rows[0].step.notes)
+
+
+def _check_arguments(objective: str, top: int, memory_headroom: float) -> None:
+    from hwmodels.errors import Fault
+
+    faults = []
+    if objective not in OBJECTIVES:
+        faults.append(Fault(f"objective {objective!r} is unknown", "objective", "", " or ".join(OBJECTIVES)))
+    if top < 1:
+        faults.append(Fault(f"top is {top}", "top", "the answer has at least one row", "top=10"))
+    if not 0.0 <= memory_headroom < 1.0:
+        faults.append(Fault(f"memory_headroom is {memory_headroom}", "memory_headroom", "a share of the memory", "0.06"))
+    if faults:
+        raise InputError(faults)
+
+
+def _fit(priced: PricedModel, limit: float) -> _Fit:
+    layouts = priced.layouts
+    n = len(layouts)
+    peak = np.zeros(n)
+    keys = np.stack([layouts.pp, layouts.vpp, layouts.schedule], axis=1)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    for i, (pp, vpp, schedule) in enumerate(unique):
+        index = np.flatnonzero(inverse == i)
+        sized = group_memory(priced, index, int(pp), int(vpp), SCHEDULES[int(schedule)])
+        peak[index] = sized.peak_bytes.max(axis=1)
+    return _Fit(peak <= limit, peak, {})
+
+
+def _best(groups: list[Group], top: int, tell: Progress) -> tuple[list[tuple[float, int, int]], int, bool]:
+    """The `top` fastest of all groups: (seconds, group, position), how many were timed, proven.
+
+    Ties are ordered by the layout's position, so that equal inputs give equal answers.
+    """
+    bound = [bounds(g) for g in groups]
+    flat = np.concatenate(bound)
+    owner = np.concatenate([np.full(len(b), i) for i, b in enumerate(bound)])
+    inside = np.concatenate([np.arange(len(b)) for b in bound])
+    order = np.argsort(flat, kind="stable")
+    found: list[tuple[float, int, int, int]] = []
+    timed = 0
+    for begin in range(0, len(order), WAVE):
+        wave = order[begin : begin + WAVE]
+        if len(found) >= top and flat[wave[0]] > found[top - 1][0]:
+            tell(f"{timed} timed exactly; the other {len(order) - timed} have lower bounds above row {top}")
+            return [(s, g, i) for s, g, i, _ in found[:top]], timed, True
+        for g in np.unique(owner[wave]):
+            positions = inside[wave[owner[wave] == g]]
+            seconds = exact_seconds(groups[g], positions)
+            found += [(float(s), int(g), int(i), int(groups[g].index[i])) for s, i in zip(seconds, positions, strict=True)]
+        timed += len(wave)
+        found.sort(key=lambda item: (item[0], item[3]))
+    tell(f"all {timed} timed exactly")
+    return [(s, g, i) for s, g, i, _ in found[:top]], timed, True
+
+
+def _row(priced: PricedModel, group: Group, position: int, rank: int) -> Row:
+    sized = group_memory(priced, group.index, group.pp, group.vpp, group.schedule)
+    step = detail(priced, group, position, sized)
+    return Row(rank, group.layouts.layout(position), step, int(group.microbatches[position]))
+
+
+def _mark_pareto(rows: list[Row]) -> list[Row]:
+    """Mark rows that no faster row beats in peak memory."""
+    least = float("inf")
+    marked = []
+    for row in rows:
+        peak = max(m.peak_bytes for m in row.step.memory)
+        marked.append(replace(row, pareto=peak < least))
+        least = min(least, peak)
+    return marked
+
+
+def _too_large(priced: PricedModel, fit: _Fit, headroom: float) -> InfeasibleError:
+    """Nothing fits: the layout that misses by least, and what would make it fit."""
+    i = int(np.argmin(fit.peak))
+    layout = priced.layouts.layout(i)
+    device = priced.cluster.device
+    limit = device.memory_bytes * (1.0 - headroom)
+    nearest: LayoutBatch = priced.layouts.take(np.asarray([i]))
+    sized = group_memory(priced, np.asarray([i]), layout.pp, layout.vpp, layout.schedule)
+    stage = int(np.argmax(sized.peak_bytes[0]))
+    largest = max(sized.by_category, key=lambda k: float(sized.by_category[k][0, stage]))
+    factor = int(np.ceil(fit.peak[i] / limit))
+    return InfeasibleError(
+        f"None of {len(priced.layouts)} legal layouts of {priced.model.name} fits in {format_bytes(device.memory_bytes)} of "
+        f"{device.name} with {headroom:.0%} headroom.",
+        f"memory of stage {stage}: {format_bytes(fit.peak[i])} needed, {format_bytes(fit.peak[i] - limit)} too much, most of it {largest}",
+        f"{nearest.layout(0).label()} misses by least; it would fit with about {factor}x the ranks, or a device with "
+        f"{format_bytes(fit.peak[i] / (1.0 - headroom))}",
+    )
