@@ -1,0 +1,245 @@
+"""A published row as something that can be predicted: model, cluster, workload and layout.
+
+Cells that the source leaves blank are taken at the documented default of the row's framework
+preset, and the row is marked with every default taken. Where a row cannot be turned into a
+case, `UnreadableRowError` says why.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hwmodels.errors import InputError
+from planner import presets
+from planner.compare.clusters import cluster_of
+from planner.compare.rows import Row
+from planner.layout import Layout
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.presets import FrameworkPreset
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
+
+DEFAULT_VOCAB = 51200
+"""Rows of the embedding where they are not stated: GPT-2's 50257 tokens as Megatron pads them
+for eight-way tensor parallelism (run_table_1.sh of the SC21 experiments)."""
+
+DEFAULT_HEAD_DIM = 128
+"""Width of a head where the heads are not stated: what GPT-3 and its successors use."""
+
+PRECISIONS: dict[str, str] = {
+    "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "tf32",
+    "fp8": "fp8", "fp8-cs": "fp8", "mxfp8": "mxfp8", "fp8-mx": "mxfp8",
+    "fp8-blockwise": "fp8-blockwise", "nvfp4": "nvfp4",
+}  # fmt: skip
+"""Spelling of a precision in measurements -> in a workload."""
+
+
+class UnreadableRowError(Exception):
+    """A row cannot be turned into a case; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What `planner.predict` takes, from one row.
+
+    Attributes
+    ----------
+    assumed : tuple of str
+        Every default that was taken because the source does not say.
+    """
+
+    row: Row
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    layout: Layout
+    assumed: tuple[str, ...]
+
+
+def framework_of(row: Row) -> str:
+    """Name of the preset: the row's own, else that of its source."""
+    return row.framework or presets.preset_for_source(row.source)
+
+
+def known_model(name: str) -> ModelSpec | None:
+    """The architecture of the catalog that a row's model name means, or None.
+
+    Case, blanks and a remark in brackets at the end do not matter.
+    """
+    from planner.model import load, names
+
+    plain = re.sub(r"\s*\(.*\)\s*$", "", name).strip().lower().replace(" ", "-").replace("_", "-")
+    return load(plain)[0] if plain in names() else None
+
+
+def enough(row: Row) -> bool:
+    """Whether the row states enough configuration to be predicted.
+
+    Shape or known model name, gpu, n_gpus, tp, pp, seq_len, and gbs or mbs with dp. A row
+    that has it and is skipped counts as a miss.
+    """
+    stated = None not in (row.n_gpus, row.tp, row.pp, row.seq_len) and bool(row.gpu)
+    batch = row.gbs is not None or None not in (row.mbs, row.dp)
+    return stated and batch and (row.shape_known or known_model(row.model) is not None)
+
+
+def _heads(row: Row, assumed: list[str]) -> int:
+    """The heads, or the divisor of the width (and multiple of tp) nearest to `DEFAULT_HEAD_DIM` a head."""
+    if row.heads is not None:
+        return row.heads
+    hidden, tp = row.hidden or 0, row.tp or 1
+    fitting = [n for n in range(tp, hidden + 1, tp) if hidden % n == 0]
+    if not fitting:
+        raise UnreadableRowError(f"heads are not stated and no number of heads fits hidden={hidden} with tp={tp}")
+    heads = min(fitting, key=lambda n: abs(hidden / n - DEFAULT_HEAD_DIM))
+    assumed.append(f"heads={heads}")
+    return heads
+
+
+def _model(row: Row, assumed: list[str]) -> ModelSpec:
+    from planner.model.shape import from_shape
+
+    known = known_model(row.model)
+    if row.layers is None or row.hidden is None:
+        if known is None:
+            raise UnreadableRowError(f"the shape is not stated and {row.model!r} is not a known architecture")
+        assumed.append(f"shape of {known.name}")
+        return known
+    if row.n_experts and (row.moe_ffn_hidden is None or row.topk is None):
+        raise UnreadableRowError("width or number of chosen experts is not stated")
+    shared = row.shared_experts or 0.0
+    if shared != int(shared):
+        raise UnreadableRowError(f"{shared:g} shared experts: a shared expert of another width than the routed ones")
+    vocab = row.vocab
+    if vocab is None:
+        vocab = known.vocab if known is not None and known.hidden == row.hidden else DEFAULT_VOCAB
+        assumed.append(f"vocab={vocab}")
+    gated = bool(row.gated_mlp)
+    if row.gated_mlp is None:
+        assumed.append("gated_mlp=0")
+    heads = _heads(row, assumed)
+    # A gated feed-forward marks the Llama line (rotary, RMS norm, no bias, untied), the plain one GPT.
+    return from_shape(
+        name=row.model or row.id, layers=row.layers, hidden=row.hidden, heads=heads, kv_heads=row.kv_heads or heads,
+        head_dim=row.head_dim or None, ffn_hidden=row.ffn_hidden or None, gated=gated, vocab=vocab,
+        seq_len=row.seq_len or 0, n_experts=row.n_experts or 0, topk=row.topk or 0,
+        moe_ffn_hidden=row.moe_ffn_hidden or 0, shared_experts=int(shared), n_dense_layers=row.n_dense_layers or 0,
+        attention=row.attention, learned_positions=not gated, norm="rms" if gated else "layer", bias=not gated,
+        tied=not gated,
+    )  # fmt: skip
+
+
+def _recompute(row: Row, assumed: list[str]) -> str:
+    """none, selective or full; a source that recomputes some modules or layers is selective."""
+    text = row.recompute.lower()
+    if not text:
+        assumed.append("recompute=none")
+        return "none"
+    for start, kind in (("none", "none"), ("full", "full"), ("selective", "selective"), ("modules:", "selective")):
+        if text.startswith(start):
+            return kind
+    raise UnreadableRowError(f"recompute {row.recompute!r} is not understood")
+
+
+def _schedule(row: Row, vpp: int, assumed: list[str]) -> str:
+    from planner.schedule import names
+
+    text = re.sub(r"\s*\(.*\)\s*$", "", row.schedule).strip().lower()
+    if not text:
+        text = "interleaved-1f1b" if vpp > 1 else "1f1b"
+        if (row.pp or 1) > 1:
+            assumed.append(f"schedule={text}")
+    if text not in names():
+        raise UnreadableRowError(f"schedule {row.schedule!r} is not one of {', '.join(names())}")
+    if row.pp == 1:
+        return "1f1b"
+    return text
+
+
+def _zero_stage(row: Row, preset: FrameworkPreset, dp: int, assumed: list[str]) -> int:
+    if row.zero_stage is not None:
+        return row.zero_stage
+    if row.fsdp not in ("", "0"):
+        assumed.append("zero_stage=3")
+        return 3
+    # FSDP stated as off leaves the optimizer of the preset, never a sharded parameter.
+    stage = min(preset.zero_stage, 2) if row.fsdp == "0" else preset.zero_stage
+    if dp > 1:
+        assumed.append(f"zero_stage={stage}")
+    return stage
+
+
+def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layout, int]:
+    """The layout and the global batch."""
+    if None in (row.n_gpus, row.tp, row.pp, row.seq_len):
+        missing = [k for k in ("n_gpus", "tp", "pp", "seq_len") if getattr(row, k) is None]
+        raise UnreadableRowError(f"{', '.join(missing)} not stated")
+    tp, pp, cp, n_gpus = row.tp or 1, row.pp or 1, row.cp or 1, row.n_gpus or 1
+    dp = row.dp
+    if dp is None:
+        if n_gpus % (tp * pp * cp):
+            raise UnreadableRowError(f"tp*pp*cp = {tp * pp * cp} does not divide {n_gpus} GPUs")
+        dp = n_gpus // (tp * pp * cp)
+        assumed.append(f"dp={dp}")
+    if tp * pp * cp * dp != n_gpus:
+        raise UnreadableRowError(f"tp*pp*cp*dp = {tp * pp * cp * dp} is not the {n_gpus} GPUs of the row")
+    mbs, gbs = row.mbs, row.gbs
+    if gbs is None and mbs is None:
+        raise UnreadableRowError("neither gbs nor mbs is stated")
+    if mbs is None:
+        mbs = 1
+        assumed.append("mbs=1")
+    if gbs is None:
+        gbs = mbs * dp
+        assumed.append(f"gbs={gbs} (one micro-batch)")
+    sp = row.sp
+    if sp is None:
+        sp = int(preset.sequence_parallel and tp > 1)
+        if tp > 1:
+            assumed.append(f"sp={sp}")
+    vpp = row.vpp or 1
+    if row.vpp is None and pp > 1:
+        assumed.append("vpp=1")
+    ep, etp = row.ep or 1, row.etp or 1
+    if row.n_experts and row.ep is None:
+        assumed.append("ep=1")
+    if row.n_experts and row.etp is None:
+        # Megatron splits experts like dense layers unless told otherwise.
+        etp = tp if (tp * cp * dp) % (ep * tp) == 0 else 1
+        assumed.append(f"etp={etp}")
+    layout = Layout(
+        tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
+        zero_stage=_zero_stage(row, preset, dp, assumed), mbs=mbs, recompute=_recompute(row, assumed),
+        schedule=_schedule(row, vpp, assumed),
+    )  # fmt: skip
+    return layout, gbs
+
+
+def to_case(row: Row) -> Case:
+    """The row as model, cluster, workload and layout.
+
+    Raises
+    ------
+    UnreadableRowError
+        With the reason, where the row does not say enough, or says what is not modelled.
+    """
+    try:
+        if row.kind == "lora":
+            raise UnreadableRowError("LoRA: training with frozen weights is not modelled")
+        framework = framework_of(row)
+        preset = presets.get(framework)
+        assumed: list[str] = []
+        layout, gbs = _layout(row, preset, assumed)
+        precision = PRECISIONS.get(row.precision.lower())
+        if precision is None:
+            raise UnreadableRowError(f"precision {row.precision!r} is not one of {', '.join(PRECISIONS)}")
+        model = _model(row, assumed)
+        workload = Workload(row.seq_len or 0, gbs, precision, framework=framework)
+        cluster, cluster_notes = cluster_of(row)
+    except InputError as error:
+        raise UnreadableRowError(str(error)) from None
+    return Case(row, model, cluster, workload, layout, (*assumed, *cluster_notes))
