@@ -33,13 +33,31 @@ def read_text(path: str | Path) -> str:
 
 
 def read_json(path: str | Path) -> Any:
-    """Parsed JSON; `InputError` with line and column where it is broken."""
+    """Parsed JSON; `InputError` where it is broken (line and column) or gives a key twice."""
     text = read_text(path)
+    twice: list[Fault] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated = sorted({key for key in keys if keys.count(key) > 1})
+            twice.extend(
+                Fault(f"key {key!r} is given twice", str(path), "a parser would keep the last", "one of the two")
+                for key in repeated
+            )
+        return content
+
     try:
-        return json.loads(text)
+        content = json.loads(text, object_pairs_hook=unique)
+    except RecursionError:
+        raise InputError(Fault("is nested too deeply", str(path), "no document of ours is", "a flatter file")) from None
     except json.JSONDecodeError as error:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise InputError(Fault("is not valid JSON", where, error.msg, "a file that a JSON parser accepts")) from None
+    if twice:
+        raise InputError(twice)
+    return content
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -61,10 +79,22 @@ def write_text(path: str | Path, text: str) -> Path:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror or error}). Try: a folder that can be written to") from None
+        raise RunError(
+            f"{path}: cannot be written ({error.strerror or error}). Try: a folder that can be written to"
+        ) from None
     return path
 
 
 def write_json(path: str | Path, content: Any) -> Path:
-    """Write JSON as `write_text` does, keys in the order given."""
-    return write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    """Write JSON as `write_text` does, keys in the order given.
+
+    Raises
+    ------
+    hwmodels.errors.RunError
+        Where the file cannot be written, or a value is infinite or no number.
+    """
+    try:
+        text = json.dumps(content, indent=1, allow_nan=False)
+    except ValueError as error:
+        raise RunError(f"{path}: not written, because a value cannot be said in JSON ({error})") from None
+    return write_text(path, text + "\n")

@@ -16,6 +16,8 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec
 
 SCHEMA = 1
+PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp32")
+OPTIMIZERS: tuple[str, ...] = ("adamw", "sgd")
 
 
 @dataclass(frozen=True, slots=True)
