@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import ClassVar
 
 from hwmodels.errors import Fault
 
 
-class Kind(str, Enum):
+class Kind(StrEnum):
     """What an action does. Values are PyTorch's own letters and words."""
 
     FORWARD = "F"
@@ -116,7 +116,8 @@ class Schedule(ABC):
             if value < 1:
                 found.append(Fault(f"{label} is {value}", "", "at least 1 is needed", f"{label}=1", "degrees-positive"))
         if not found and self.interleaved and vpp < 2:
-            found.append(Fault(f"{self.name} with vpp={vpp}", "", "it interleaves virtual stages", "vpp=2", "vpp-needs-pp"))
+            why = "it interleaves virtual stages"
+            found.append(Fault(f"{self.name} with vpp={vpp}", "", why, "vpp=2", "vpp-needs-pp"))
         if not found and not self.interleaved and vpp != 1:
             found.append(Fault(f"{self.name} with vpp={vpp}", "", "it has one stage a rank", "vpp=1", "vpp-needs-pp"))
         return found

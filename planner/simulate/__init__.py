@@ -1,1 +1,1 @@
-"""Package."""
+"""Two engines over one DAG: `maxplus` (deterministic, vectorised) and `events` (SimPy)."""

@@ -37,7 +37,8 @@ def test_each_microbatch_once_per_stage_on_the_right_rank(case: tuple[Schedule, 
     schedule, pp, microbatches, vpp = case
     lists = schedule.actions(pp, microbatches, vpp)
     assert len(lists) == pp
-    kinds = (Kind.FORWARD, *((Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT) if schedule.split_backward else (Kind.BACKWARD,)))
+    split = (Kind.FORWARD, Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT)
+    kinds = split if schedule.split_backward else (Kind.FORWARD, Kind.BACKWARD)
     seen = [action for order in lists for action in order]
     expected = {Action(s, k, m) for s in range(pp * vpp) for k in kinds for m in range(microbatches)}
     assert len(seen) == len(expected)

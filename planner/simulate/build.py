@@ -1,0 +1,345 @@
+"""Builds a `Dag` with array operations: no Python object per node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.errors import Fault, InputError
+from planner.schedule import Kind
+from planner.schedule import get as get_schedule
+from planner.simulate.costs import CommPlan
+from planner.simulate.graph import COMPUTE, DP_AG, DP_RS, PP, STREAMS, Dag, IntArray, NodeKind
+from planner.simulate.slots import SlotTable
+
+_KIND = {
+    Kind.FORWARD: NodeKind.F, Kind.BACKWARD: NodeKind.B,
+    Kind.BACKWARD_INPUT: NodeKind.I, Kind.BACKWARD_WEIGHT: NodeKind.W,
+}
+_DURATION = {NodeKind.F: "forward", NodeKind.B: "backward", NodeKind.I: "input", NodeKind.W: "weight"}
+_FIELDS = ("rank", "stream", "kind", "stage", "microbatch", "bucket", "slot")
+
+
+class Builder:
+    """One use: `build` once, then throw away.
+
+    Nodes are numbered as they are added: first the compute streams, rank by rank, so that the
+    node before another on its compute stream is the number before it; `_renumber` sorts by level.
+    """
+
+    def __init__(self, schedule_name: str, pp: int, microbatches: int, vpp: int, comm: CommPlan) -> None:
+        self.schedule = get_schedule(schedule_name)
+        self.pp, self.microbatches, self.vpp, self.comm = pp, microbatches, vpp, comm
+        self.slots = SlotTable(pp, vpp, comm.buckets)
+        self._n = 0
+        self._nodes: dict[str, list[IntArray]] = {name: [] for name in _FIELDS}
+        self._edges: list[tuple[IntArray, IntArray]] = []
+        lists = self.schedule.actions(pp, microbatches, vpp)
+        flat = [action for order in lists for action in order]
+        self.a_rank = np.repeat(np.arange(pp), [len(order) for order in lists])
+        self.a_stage = np.fromiter((a.stage for a in flat), np.int64, len(flat))
+        self.a_microbatch = np.fromiter((a.microbatch for a in flat), np.int64, len(flat))
+        self.a_kind = np.fromiter((_KIND[a.kind] for a in flat), np.int64, len(flat))
+        n_stages = pp * vpp
+        self.rank_of = np.array([self.schedule.rank_of(s, pp) for s in range(n_stages)], np.int64)
+        # Index of (rank, chunk) in the duration vector, for each stage.
+        self.place = self.rank_of * vpp + [self.schedule.chunk_of(s, pp) for s in range(n_stages)]
+        self._classify()
+
+    def _classify(self) -> None:
+        """What each action sends and receives, and whether its buckets are nodes of their own."""
+        kind, stage = self.a_kind, self.a_stage
+        forward = kind == NodeKind.F
+        backward = (kind == NodeKind.B) | (kind == NodeKind.I)
+        grad = (kind == NodeKind.B) | (kind == NodeKind.W)
+        n_stages = len(self.rank_of)
+        # Padding makes the outside of the pipeline look like the same rank: nothing to send.
+        ranks = np.concatenate([self.rank_of[:1], self.rank_of, self.rank_of[-1:]])
+        next_far, prev_far = ranks[stage + 2] != self.a_rank, ranks[stage] != self.a_rank
+        self.sends = (forward & next_far) | (backward & prev_far)
+        self.receives = (forward & prev_far) | (backward & next_far)
+        last_of = np.zeros(n_stages, np.int64)
+        at = np.flatnonzero(grad)
+        last_of[stage[at]] = at  # actions lie in order, so the last one of a stage stays
+        self.last_grad = np.zeros(len(kind), bool)
+        self.last_grad[last_of] = True
+        self.uses_parameters = forward | backward
+        self.reduced = {
+            "none": np.zeros(len(kind), bool), "end": self.last_grad, "bucketed": self.last_grad, "each": grad,
+        }[self.comm.reduce]
+        self.synced = self.reduced & (self.comm.reduce in ("bucketed", "each"))
+        self.split = self.synced | (self.comm.unshard != "none")
+
+    def build(self) -> Dag:
+        """Add everything, check for deadlock, sort."""
+        self._add_compute()
+        self._add_sends()
+        self._add_unshards()
+        self._add_reductions()
+        self._add_end()
+        n_core = self._n
+        self._stream_key = 4 * np.arange(self._n)
+        core_edges = len(self._edges)
+        self._add_markers()
+        return self._renumber(n_core, core_edges)
+
+    def _add(self, count: int, **values: Any) -> IntArray:
+        """Append `count` nodes; fields not given are -1."""
+        for name in _FIELDS:
+            self._nodes[name].append(np.broadcast_to(np.asarray(values.get(name, -1), np.int64), (count,)))
+        self._n += count
+        return np.arange(self._n - count, self._n)
+
+    def _edge(self, source: IntArray, target: IntArray) -> None:
+        self._edges.append((source, target))
+
+    def _chain(self, nodes: IntArray, ranks: IntArray) -> None:
+        """First in, first out: each node after the one before it on the same rank."""
+        same = ranks[1:] == ranks[:-1]
+        self._edge(nodes[:-1][same], nodes[1:][same])
+
+    def _add_compute(self) -> None:
+        """Compute streams, laid out rank by rank: STEP, actions (and blocking sends), TIED, SYNC, OPTIMIZER."""
+        pp, comm = self.pp, self.comm
+        pieces = np.where(self.split, comm.buckets, 1)
+        block = pieces + (self.sends & comm.p2p_blocking)
+        ends = (int(self.rank_of[0]), int(self.rank_of[-1]))
+        self.tied_ranks = ends if comm.tied_embedding and ends[0] != ends[1] else ()
+        tail = np.full(pp, 2) + np.isin(np.arange(pp), self.tied_ranks)
+        per_rank = np.bincount(self.a_rank, weights=block, minlength=pp).astype(np.int64)
+        base = np.concatenate([[0], np.cumsum(1 + per_rank + tail)])
+        before = np.concatenate([[0], np.cumsum(block)])[:-1]
+        self.first = base[self.a_rank] + 1 + before - np.concatenate([[0], np.cumsum(per_rank)])[self.a_rank]
+        self.last = self.first + pieces - 1
+        n = int(base[-1])
+        field = {name: np.full(n, -1) for name in _FIELDS}
+        field["rank"] = np.repeat(np.arange(pp), np.diff(base))
+        field["stream"][:] = COMPUTE
+        self._fill_actions(field, pieces)
+        if comm.p2p_blocking:
+            self._fill_sends(field, self.last[self.sends] + 1)
+        self.step_node, self.optimizer_node = base[:-1], base[1:] - 1
+        self.sync_node, self.tied_node = base[1:] - 2, base[1:] - 3
+        self.before_tail = base[1:] - 1 - tail  # last node that belongs to the schedule
+        tied = self.tied_node[list(self.tied_ranks)]
+        for nodes, kind, slot in (
+            (self.step_node, NodeKind.STEP, self.slots.offset("step")),
+            (tied, NodeKind.TIED, self.slots.offset("tied")),
+            (self.sync_node, NodeKind.SYNC, self.slots.offset("sync")),
+            (self.optimizer_node, NodeKind.OPTIMIZER, self.slots.offset("optimizer") + np.arange(pp)),
+        ):
+            field["kind"][nodes] = kind
+            field["slot"][nodes] = slot
+        self._chain(self._add(n, **field), field["rank"])
+
+    def _fill_actions(self, field: dict[str, IntArray], pieces: IntArray) -> None:
+        action = np.repeat(np.arange(len(pieces)), pieces)
+        offset = np.arange(len(action)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        node = self.first[action] + offset
+        kind, split, stage = self.a_kind[action], self.split[action], self.a_stage[action]
+        bucket = np.where(kind == NodeKind.F, offset, self.comm.buckets - 1 - offset)
+        place = self.place[stage]
+        slot = np.empty(len(node), np.int64)
+        synced = self.synced[action]
+        within = place * self.comm.buckets + bucket
+        for code, name in _DURATION.items():
+            whole = np.where(split, self.slots.offset(name) + within, self.slots.offset(f"{name}_sum") + place)
+            np.copyto(slot, whole, where=kind == code)
+            if code in (NodeKind.B, NodeKind.W):
+                np.copyto(slot, self.slots.offset(f"{name}_sync") + within, where=synced & (kind == code))
+        for name, value in (
+            ("kind", kind), ("stage", stage), ("microbatch", self.a_microbatch[action]),
+            ("bucket", np.where(split, bucket, -1)), ("slot", slot),
+        ):
+            field[name][node] = value
+        self.node_action, self.action_nodes = action, node
+
+    def _fill_sends(self, field: dict[str, IntArray], nodes: IntArray) -> None:
+        """Sends of all sending actions, in their order; also of those on stream pp."""
+        of = self.sends
+        forward = self.a_kind[of] == NodeKind.F
+        send = np.where(forward, self.slots.offset("send_forward"), self.slots.offset("send_backward"))
+        field["kind"][nodes] = np.where(forward, NodeKind.SEND_F, NodeKind.SEND_B)
+        field["stage"][nodes] = self.a_stage[of]
+        field["microbatch"][nodes] = self.a_microbatch[of]
+        field["slot"][nodes] = send + self.place[self.a_stage[of]]
+        self.send_node = np.full(len(of), -1)
+        self.send_node[of] = nodes
+
+    def _add_sends(self) -> None:
+        count = int(self.sends.sum())
+        if not self.comm.p2p_blocking:
+            field = {name: np.full(count, -1) for name in _FIELDS}
+            self._fill_sends(field, np.arange(count))
+            self.send_node[self.sends] += self._n
+            field["rank"], field["stream"] = self.a_rank[self.sends], np.full(count, PP)
+            nodes = self._add(count, **field)
+            self._chain(nodes, field["rank"])
+            self._edge(self.last[self.sends], nodes)
+        # The producer of what an action receives: the neighbour's action of the same direction.
+        self.receiver = np.flatnonzero(self.receives)
+        direction = np.where(self.a_kind == NodeKind.F, 1, -1)
+        key = ((direction > 0) * len(self.rank_of) + self.a_stage) * self.microbatches + self.a_microbatch
+        table = np.full(2 * len(self.rank_of) * self.microbatches, -1)
+        table[key[self.sends]] = self.send_node[self.sends]
+        self.received_from = table[(key - direction * self.microbatches)[self.receiver]]
+        self._edge(self.received_from, self.first[self.receiver])
+
+    def _add_unshards(self) -> None:
+        self.users = np.zeros(0, np.int64)
+        if self.comm.unshard == "none":
+            return
+        using = self.uses_parameters[self.node_action]
+        users, action = self.action_nodes[using], self.node_action[using]
+        bucket = np.concatenate(self._nodes["bucket"])[users]
+        if self.comm.unshard == "once":
+            _, first = np.unique(self.a_stage[action] * self.comm.buckets + bucket, return_index=True)
+            keep = np.sort(first)
+            users, action, bucket = users[keep], action[keep], bucket[keep]
+        rank, stage = self.a_rank[action], self.a_stage[action]
+        nodes = self._add(
+            len(users), rank=rank, stream=DP_AG, kind=NodeKind.UNSHARD, stage=stage, bucket=bucket,
+            microbatch=self.a_microbatch[action] if self.comm.unshard == "each" else -1,
+            slot=self.slots.offset("unshard") + self.place[stage] * self.comm.buckets + bucket,
+        )
+        self._chain(nodes, rank)
+        self._edge(nodes, users)
+        # Gather i waits until compute has reached use i - prefetch; the first ones wait for STEP.
+        ahead = self.comm.prefetch
+        early = np.arange(len(users)) - np.searchsorted(rank, rank) < ahead
+        self._edge(self.step_node[rank[early]], nodes[early])
+        self._edge(users[np.flatnonzero(~early) - ahead] - 1, nodes[~early])
+        if self.comm.unshard == "each":
+            self.users = users
+
+    def _add_reductions(self) -> None:
+        """REDUCE_GRAD nodes, in the order in which the backward makes the gradients."""
+        self.last_reduce = np.full(self.pp, -1)
+        if self.comm.reduce == "none":
+            return
+        buckets = self.comm.buckets
+        action = np.repeat(np.flatnonzero(self.reduced), buckets)
+        offset = np.tile(np.arange(buckets), len(action) // buckets)
+        rank, stage, bucket = self.a_rank[action], self.a_stage[action], buckets - 1 - offset
+        if self.comm.reduce == "end":
+            final = np.zeros(self.pp, np.int64)
+            final[self.a_rank] = self.last
+            source = final[rank]
+        else:
+            source = self.first[action] + offset
+        nodes = self._add(
+            len(action), rank=rank, stream=DP_RS, kind=NodeKind.REDUCE_GRAD, stage=stage, bucket=bucket,
+            microbatch=self.a_microbatch[action] if self.comm.reduce == "each" else -1,
+            slot=self.slots.offset("reduce") + self.place[stage] * buckets + bucket,
+        )
+        self._chain(nodes, rank)
+        self._edge(source, nodes)
+        self.last_reduce[rank] = nodes
+
+    def _add_end(self) -> None:
+        """What TIED and SYNC wait for on other streams and ranks; GATHER."""
+        reductions = self.last_reduce[self.last_reduce >= 0]
+        for own, far in (self.tied_ranks, self.tied_ranks[::-1]) if self.tied_ranks else ():
+            waits = np.array([self.before_tail[far], self.last_reduce[own], self.last_reduce[far]])
+            waits = waits[waits >= 0]
+            self._edge(waits, np.full(len(waits), self.tied_node[own]))
+        waits = np.concatenate([self.sync_node - 1, reductions])
+        source, target = np.tile(waits, self.pp), np.repeat(self.sync_node, len(waits))
+        keep = source != target - 1  # the stream's own order has that edge already
+        self._edge(source[keep], target[keep])
+        if self.comm.gather_after_step:
+            ranks = np.arange(self.pp)
+            nodes = self._add(
+                self.pp, rank=ranks, stream=DP_AG, kind=NodeKind.GATHER, slot=self.slots.offset("gather") + ranks
+            )
+            self._edge(self.optimizer_node, nodes)
+
+    def _add_markers(self) -> None:
+        """RECV before the compute that needs it, RESHARD after the compute that used the parameters."""
+        zero = self.slots.offset("zero")
+        act = self.receiver
+        forward = self.a_kind[act] == NodeKind.F
+        recv = self._add(
+            len(act), rank=self.a_rank[act], stream=COMPUTE, kind=np.where(forward, NodeKind.RECV_F, NodeKind.RECV_B),
+            stage=self.a_stage[act], microbatch=self.a_microbatch[act], slot=zero,
+        )
+        self._edge(self.first[act] - 1, recv)
+        self._edge(self.received_from, recv)
+        of = {name: np.concatenate(self._nodes[name])[self.users] for name in ("rank", "stage", "microbatch", "bucket")}
+        reshard = self._add(len(self.users), stream=COMPUTE, kind=NodeKind.RESHARD, slot=zero, **of)
+        self._edge(self.users, reshard)
+        # Between the numbers of the core nodes of the compute stream; a RESHARD before the RECV that follows.
+        self._stream_key = np.concatenate([self._stream_key, 4 * self.first[act] - 1, 4 * self.users + 1])
+
+    def _renumber(self, n_core: int, core_edges: int) -> Dag:
+        fields = {name: np.concatenate(parts) for name, parts in self._nodes.items()}
+        source = np.concatenate([e[0] for e in self._edges])
+        target = np.concatenate([e[1] for e in self._edges])
+        m = sum(len(e[0]) for e in self._edges[:core_edges])
+        level = _levels(n_core, source[:m], target[:m])
+        if level is None:
+            raise InputError(
+                Fault(
+                    f"{self.schedule.name} deadlocks: {self.microbatches} micro-batches, pp={self.pp}, vpp={self.vpp}",
+                    "schedule",
+                    "some action waits for one that its own rank runs later",
+                )
+            )
+        rank = np.arange(self._n)  # new number -> old number
+        rank[:n_core] = np.argsort(level, kind="stable")
+        new = np.empty(self._n, np.int64)
+        new[rank] = np.arange(self._n)
+        fields = {name: value[rank] for name, value in fields.items()}
+        source, target = new[source], new[target]
+        by_target = np.lexsort((source, target))
+        pred_ptr = np.concatenate([[0], np.cumsum(np.bincount(target, minlength=self._n))])
+        group = fields["rank"] * len(STREAMS) + fields["stream"]
+        order = np.lexsort((self._stream_key[rank], group))
+        count = np.bincount(group, minlength=self.pp * len(STREAMS))
+        link = np.where(np.isin(fields["kind"], _TRANSFERS), fields["rank"], -1)
+        return Dag(
+            self.schedule.name,
+            self.pp,
+            self.microbatches,
+            self.vpp,
+            self.comm,
+            self.slots,
+            n_core,
+            **fields,
+            link=link,
+            pred_ptr=pred_ptr,
+            pred=source[by_target],
+            level_ptr=np.concatenate([[0], np.cumsum(np.bincount(level))]),
+            order_ptr=np.concatenate([[0], np.cumsum(count)]),
+            order=order,
+        )
+
+
+_TRANSFERS = (NodeKind.SEND_F, NodeKind.SEND_B, NodeKind.UNSHARD, NodeKind.REDUCE_GRAD, NodeKind.GATHER)
+
+
+def _levels(n: int, source: IntArray, target: IntArray) -> NDArray[np.int64] | None:
+    """Longest chain of predecessors of each node (Kahn's algorithm); None if there is a cycle.
+
+    A plain loop: levels are about as wide as the pipeline, too narrow to gain from an array a level.
+    """
+    by_source = np.argsort(source, kind="stable")
+    successors = target[by_source].tolist()
+    ptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))]).tolist()
+    waiting = np.bincount(target, minlength=n).tolist()
+    level = [0] * n
+    ready = [v for v in range(n) if not waiting[v]]
+    seen = 0
+    while ready:
+        v = ready.pop()
+        seen += 1
+        after = level[v] + 1
+        for w in successors[ptr[v] : ptr[v + 1]]:
+            if level[w] < after:
+                level[w] = after
+            waiting[w] -= 1
+            if not waiting[w]:
+                ready.append(w)
+    return np.array(level, np.int64) if seen == n else None
