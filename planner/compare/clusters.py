@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hwmodels.errors import Fault, InputError
@@ -113,6 +114,14 @@ def _stated_link(link: Link, node_bytes_s: float, ports: int, text: str) -> Link
     return replace(link, name=name, bandwidth=node_bytes_s / ports, source=f"stated by the row: {text}")
 
 
+@lru_cache(maxsize=None)
+def _preset(name: str) -> Cluster:
+    """A preset of the catalog; hundreds of rows share one."""
+    from hwmodels import cluster as clusters
+
+    return clusters.load(name)
+
+
 def cluster_of(row: Row) -> tuple[Cluster, list[str]]:
     """Cluster of exactly the row's GPUs, and what was assumed.
 
@@ -128,7 +137,7 @@ def cluster_of(row: Row) -> tuple[Cluster, list[str]]:
     from hwmodels import cluster as clusters
 
     hardware, assumed = hardware_of(row)
-    base = clusters.load(hardware.preset)
+    base = _preset(hardware.preset)
     size = _node_size(row, base.gpus_per_node)
     nodes = (row.n_gpus or 1) // size
     fabric = base.fabric

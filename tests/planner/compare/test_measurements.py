@@ -1,0 +1,200 @@
+"""Reading rows: faults of the file, reasons of a row, and the cases of the published A100 rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hwmodels.errors import InputError
+from planner.compare.clusters import stated_bandwidth
+from planner.compare.measurements import UnreadableRowError, enough, to_case
+from planner.compare.rows import Row, read_rows
+
+SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "training_measurements.csv"
+HEADER = "id,group,source,model,gpu,n_gpus,precision,tp,pp,seq_len,step_time_s"
+GOOD = "a,g,s,m,A100,8,bf16,8,1,2048,1.5"
+
+
+def write(tmp_path, *lines):
+    path = tmp_path / "m.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def gpt(**more):
+    """A row like those of the SC21 table, with everything stated."""
+    cells = {
+        "id": "x", "group": "g", "source": "Megatron-LM SC21", "model": "GPT", "gpu": "A100", "layers": 24, "hidden": 2304,
+        "heads": 24, "kv_heads": 24, "head_dim": 96, "ffn_hidden": 9216, "gated_mlp": 0, "vocab": 51200, "seq_len": 2048,
+        "gpu_mem_gib": 80.0, "n_gpus": 32, "gpus_per_node": 8, "precision": "fp16", "tp": 2, "sp": 0, "cp": 1, "pp": 2,
+        "vpp": 1, "dp": 8, "zero_stage": 0, "mbs": 4, "gbs": 512, "recompute": "full", "schedule": "1f1b", "step_time_s": 1.0,
+    }  # fmt: skip
+    return Row(**(cells | more))
+
+
+def test_reads_what_is_stated_and_leaves_the_rest_blank(tmp_path):
+    row = read_rows(write(tmp_path, HEADER + ",recompute,unknown", GOOD + ",,x"))[0]
+    assert (row.n_gpus, row.tp, row.seq_len, row.step_time_s) == (8, 8, 2048, 1.5)
+    assert row.gbs is None and row.recompute == "" and row.oom is False
+    assert row.measured == ("step_time", 1.5)
+
+
+def test_published_figure_before_derived_one():
+    assert gpt(step_time_s=None, tokens_per_s_per_gpu=7.0, step_time_s_derived=3.0).measured == ("tokens_per_s", 7.0)
+    assert gpt(step_time_s=2.0, tokens_per_s_per_gpu=7.0).measured == ("step_time", 2.0)
+    assert gpt(step_time_s=None, step_time_s_derived=3.0).measured == ("step_time", 3.0)
+    assert gpt(step_time_s=None).measured is None
+
+
+def test_missing_columns_are_all_named(tmp_path):
+    with pytest.raises(InputError) as caught:
+        read_rows(write(tmp_path, "id,group,source,model,gpu,n_gpus", "a,g,s,m,A100,8"))
+    text = str(caught.value)
+    for column in ("precision", "tp", "pp", "seq_len"):
+        assert f"column {column} is missing" in text
+    assert "nothing was measured" in text
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (GOOD.replace("1.5", "-1.5"), r"m\.csv:3, column step_time_s: '-1.5' is negative"),
+        (GOOD.replace("1.5", "0"), r"column step_time_s: '0' is not above zero"),
+        (GOOD.replace("1.5", "nan"), r"column step_time_s: 'nan' is not a finite number"),
+        (GOOD.replace(",8,1,2048", ",NaN,1,2048"), r"column tp: 'NaN' is not a finite number"),
+        (GOOD.replace(",8,1,2048", ",8,1.5,2048"), r"column pp: '1.5' is not a whole number"),
+        (GOOD.replace("2048", "long"), r"column seq_len: 'long' is not a number"),
+        (GOOD.replace("a,g", "a,"), r"column group: is blank"),
+        (GOOD, r"id a appears twice"),
+    ],
+)
+def test_unreadable_cells_name_row_and_column(tmp_path, bad, says):
+    with pytest.raises(InputError, match=says):
+        read_rows(write(tmp_path, HEADER, GOOD, bad))
+
+
+def test_all_faults_of_a_file_at_once(tmp_path):
+    path = write(tmp_path, HEADER, GOOD.replace("1.5", "-1"), GOOD.replace("a,g", "b,g").replace("2048", "x"))
+    with pytest.raises(InputError) as caught:
+        read_rows(path)
+    assert len(caught.value.faults) == 2
+
+
+@pytest.mark.parametrize("text", ["", 'a,b\n"unclosed'])
+def test_not_a_table(tmp_path, text):
+    path = tmp_path / "m.csv"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        read_rows(path)
+    with pytest.raises(InputError, match="no such file"):
+        read_rows(tmp_path / "none.csv")
+
+
+def test_a_whole_row_becomes_a_case_without_assumptions():
+    case = to_case(gpt(inter_net="RDMA 200 Gbit/s per GPU"))
+    assert case.assumed == ()
+    # 24 layers of 12h^2 + 13h, embedding 51200h, 2048h positions, final norm 2h, with h = 2304
+    h = 2304
+    assert case.model.parameters == 24 * (12 * h * h + 13 * h) + (51200 + 2048) * h + 2 * h
+    assert (case.layout.tp, case.layout.pp, case.layout.dp, case.layout.mbs, case.layout.recompute) == (2, 2, 8, 4, "full")
+    assert (case.workload.gbs, case.workload.precision, case.workload.framework) == (512, "fp16", "megatron-2021")
+    assert (case.cluster.n_ranks, case.cluster.gpus_per_node, case.cluster.nodes) == (32, 8, 4)
+    # 200 Gb/s = 25 GB/s for each GPU
+    assert case.cluster.fabric.inter_bandwidth_per_gpu == pytest.approx(25e9)
+
+
+def test_blank_cells_take_documented_defaults_and_say_so():
+    case = to_case(gpt(sp=None, dp=None, vpp=None, mbs=None, zero_stage=None, recompute="", schedule="", vocab=None))
+    assert set(case.assumed) >= {"sp=0", "dp=8", "vpp=1", "mbs=1", "zero_stage=0", "recompute=none", "schedule=1f1b",
+                                 "vocab=51200", "network of dgx-a100"}
+    assert to_case(gpt(framework="nemo", sp=None)).layout.sp == 1
+    assert to_case(gpt(framework="nemo", sp=None, tp=1, dp=16)).layout.sp == 0
+    assert to_case(gpt(zero_stage=None, fsdp="1")).layout.zero_stage == 3
+    assert to_case(gpt(gbs=None)).workload.gbs == 32  # one micro-batch: mbs 4 on dp 8
+
+
+def test_heads_that_are_not_stated():
+    # hidden 14400, tp 8: 120 heads of 120 is the multiple of 8 that divides 14400 nearest to 128 a head
+    case = to_case(gpt(hidden=14400, ffn_hidden=57600, heads=None, kv_heads=None, head_dim=None, tp=8, dp=2))
+    assert case.model.layers[0].attention.n_heads == 120
+    assert "heads=120" in case.assumed
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"kind": "lora"}, "LoRA"),
+        ({"n_gpus": None}, "n_gpus not stated"),
+        ({"dp": 4}, r"tp\*pp\*cp\*dp = 16 is not the 32 GPUs"),
+        ({"dp": None, "tp": 3}, "does not divide 32 GPUs"),
+        ({"gbs": None, "mbs": None}, "neither gbs nor mbs"),
+        ({"layers": None, "hidden": None}, "shape is not stated and 'GPT'"),
+        ({"gpu": "Z9000"}, "'Z9000' is not in the catalog"),
+        ({"precision": "fp5"}, "precision 'fp5'"),
+        ({"recompute": "sometimes"}, "recompute 'sometimes'"),
+        ({"schedule": "zigzag"}, "schedule 'zigzag'"),
+        ({"framework": "nope"}, "unknown framework preset 'nope'"),
+        ({"n_experts": 8}, "chosen experts is not stated"),
+        ({"n_experts": 8, "topk": 2, "moe_ffn_hidden": 64, "shared_experts": 0.5}, "0.5 shared experts"),
+    ],
+)
+def test_rows_that_cannot_be_read_say_why(cells, reason):
+    with pytest.raises(UnreadableRowError, match=reason):
+        to_case(gpt(**cells))
+
+
+def test_enough_configuration():
+    assert enough(gpt())
+    assert enough(gpt(gbs=None))  # mbs with dp
+    assert not enough(gpt(gbs=None, dp=None))
+    assert not enough(gpt(tp=None))
+    assert not enough(gpt(heads=None))
+    assert enough(gpt(layers=None, model="Llama-3-8B"))
+    assert enough(gpt(layers=None, model="llama 3 8b (model not named in table)"))
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_s"),
+    [
+        ("RDMA 400 Gbit/s per GPU", 8 * 50e9),
+        ("RoCE 1600 Gbit/s per node", 200e9),
+        ("800 Gb/s per node (as vTrain states)", 100e9),
+        ("Omni-Path, 4 links per node", 4 * 12.5e9),
+        ("Storage: 2x ConnectX-7 IB NDR 400Gb/s, Compute: 8x ConnectX-7 IB NDR 400Gb/s, Ma", 8 * 50e9),
+        ("1x Ethernet 100Gb/Sec, 8x NVIDIA Quantum-2 CX7 InfiniBand (400Gb/s)", 8 * 50e9),
+        ("Infiniband, Ethernet", None),
+        ("", None),
+    ],
+)
+def test_bandwidth_in_words(text, bytes_s):
+    assert stated_bandwidth(text, 8) == (None if bytes_s is None else pytest.approx(bytes_s))
+
+
+def test_nodes():
+    # 4 of the 8 GPUs of a node; a rack of 72 is one scale-up domain, 256 GPUs are four racks of 64
+    assert to_case(gpt(n_gpus=4, dp=1)).cluster.gpus_per_node == 4
+    rack = to_case(gpt(gpu="GB200", gpu_mem_gib=None, gpus_per_node=4, n_gpus=256, dp=64)).cluster
+    assert (rack.gpus_per_node, rack.nodes) == (64, 4)
+
+
+def test_the_a100_rows_of_the_published_file_become_cases():
+    rows = read_rows(Path(__file__).resolve().parents[2] / "validation" / "published.csv")
+    wanted = [row for row in rows if row.group in ("megatron_a100_sc21", "korthikanti_a100")]
+    assert len(wanted) == 18
+    for row in wanted:
+        case = to_case(row)
+        assert case.layout.world == row.n_gpus == case.cluster.n_ranks
+        assert case.assumed in ((), ("network of dgx-a100",))
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the measurements beside the checkout are not here")
+def test_nearly_every_trusted_row_is_read():
+    rows = [r for r in read_rows(SHARED) if r.trust in "AB" and enough(r) and r.kind != "lora"]
+    unread = []
+    for row in rows:
+        try:
+            to_case(row)
+        except UnreadableRowError as reason:
+            unread.append((row.id, str(reason)))
+    assert len(unread) <= 0.05 * len(rows), unread
