@@ -59,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(args=words, prog_name=PROGRAM, standalone_mode=False)
+        code = _invoke(words)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return code
     except MeshwrightError as error:
         _say_error(str(error))
         return error.exit_code
@@ -78,6 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - the last net: a traceback goes to a file, never to the screen
         _say_error(_internal_message(error, words))
         return 1
+
+
+def _invoke(words: list[str]) -> int:
+    """Parse and run. Typer's own main is passed by: it ends Ctrl-C and closed pipes without a word."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context(PROGRAM, words) as context:
+            code = command.invoke(context)
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    return code if isinstance(code, int) else 0
 
 
 def _say_error(message: str) -> None:

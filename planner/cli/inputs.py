@@ -32,6 +32,11 @@ Precision = Annotated[str, typer.Option("--precision", help="bf16, fp16 or fp32.
 Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")]
 Framework = Annotated[str, typer.Option("--framework", help="Whose switches and defaults to assume (list frameworks).")]
 
+# Where a scenario may state them as well, "not given" must be told from the default.
+MaybePrecision = Annotated[str | None, typer.Option("--precision", help="bf16 (default), fp16 or fp32.")]
+MaybeOptimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw (default) or sgd.")]
+MaybeFramework = Annotated[str | None, typer.Option("--framework", help="Whose switches to assume (default generic).")]
+
 PRECISIONS = ("bf16", "fp16", "fp32")
 OPTIMIZERS = ("adamw", "sgd")
 MOST_VALUES = 4096

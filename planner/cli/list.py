@@ -85,7 +85,7 @@ def _devices() -> Table:
 
     rows = []
     for name in catalog.device_names():
-        device = catalog.load_device(name)
+        device = catalog.device(name)
         rows.append(
             {
                 "name": name,

@@ -104,7 +104,10 @@ def print_table(
         table.add_column(Text(name), justify="left" if i < left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    target.print(table)
+    # Printed by Python itself: rich would end the process where the reader of a pipe has gone away.
+    with target.capture() as captured:
+        target.print(table)
+    print(captured.get(), end="")
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planner.cli.inputs_layout import Case
-    from planner.plan import Plan, Prediction
+    from planner.cli.problem import Problem
+    from planner.plan import Plan
     from planner.results import Step
-
-
-def prediction(step: Step) -> Prediction:
-    """The figures of a predicted step that travel with a plan."""
-    from planner.plan import Prediction
-
-    return Prediction(
-        step_s=step.step_s.mid,
-        step_low_s=step.step_s.low,
-        step_high_s=step.step_s.high,
-        phases=step.phases,
-        peak_bytes=[m.peak_bytes for m in step.memory],
-        memory=[m.by_category for m in step.memory],
-        mfu=step.mfu,
-        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
-        usd_per_mtoken=step.usd_per_mtoken,
-        verdict=step.verdict,
-    )
+    from planner.search import Row
 
 
 def plan_of(case: Case, step: Step, name: str) -> Plan:
-    """The plan of a predicted layout."""
+    """The plan of a predicted layout, with the figures that were predicted for it."""
     from planner import __version__
     from planner.plan import build_plan
+    from planner.predict import prediction
 
+    if case.plan is not None:
+        return replace(case.plan, name=name, cluster=case.cluster_name, predicted=prediction(step))
     return build_plan(
         name,
         case.config,
@@ -44,3 +32,8 @@ def plan_of(case: Case, step: Step, name: str) -> Plan:
         prediction(step),
         {"meshwright": __version__},
     )
+
+
+def plan_of_row(problem: Problem, row: Row) -> Plan:
+    """The plan of one row of a search."""
+    return plan_of(problem.case(row.layout), row.step, f"{problem.name}-{row.rank}")

@@ -76,17 +76,15 @@ def predict(
     written = write_plan(out, case, step) if out is not None else None
     if json:
         from planner.cli.output import print_json
+        from planner.predict import summary
 
-        print_json(
-            {
-                "schema": 1,
-                "model": case.model.name,
-                "cluster": case.cluster_name,
-                "workload": case.workload,
-                "layout": case.layout,
-                "step": step,
-            }
-        )
+        echo = {
+            "model": case.model.name,
+            "cluster": case.cluster_name,
+            "workload": case.workload,
+            "layout": case.layout,
+        }
+        print_json({"schema": 1, **echo, "step": summary(step)})
         return
     from planner.cli.show import show_explain, show_inputs, show_step
 

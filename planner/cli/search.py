@@ -1,8 +1,24 @@
-"""``search``: results as one self-contained HTML page and one trace."""
+"""``search``: the legal layouts of a model on a cluster, ranked."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from hwmodels.errors import Fault, InputError
+from planner.cli import inputs
+
+if TYPE_CHECKING:
+    from planner.cli.problem import Problem
+    from planner.search import SearchResult
+
+Range = str | None
+
+
+def _range(name: str, about: str) -> Any:
+    return typer.Option(name, metavar="4 | 1,2,4 | 1..8", help=about)
 
 
 def register(app: typer.Typer) -> None:
@@ -10,5 +26,178 @@ def register(app: typer.Typer) -> None:
     app.command("search", help="Legal layouts of a model on a cluster, ranked.")(search)
 
 
-def search() -> None:
-    """Write the page."""
+def search(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario YAML, or a shipped one.")
+    ] = None,
+    model: inputs.ModelName = None,
+    cluster: inputs.ClusterName = None,
+    seq_len: inputs.SeqLen = None,
+    gbs: inputs.Gbs = None,
+    precision: inputs.MaybePrecision = None,
+    optimizer: inputs.MaybeOptimizer = None,
+    framework: inputs.MaybeFramework = None,
+    tp: Annotated[Range, _range("--tp", "Tensor parallel degrees to try.")] = None,
+    sp: Annotated[Range, _range("--sp", "Sequence parallelism: 0, 1 or 0,1.")] = None,
+    cp: Annotated[Range, _range("--cp", "Context parallel degrees (1 if not given).")] = None,
+    pp: Annotated[Range, _range("--pp", "Pipeline stages to try.")] = None,
+    vpp: Annotated[Range, _range("--vpp", "Virtual stages per pipeline rank.")] = None,
+    dp: Annotated[Range, _range("--dp", "Data parallel degrees to keep.")] = None,
+    ep: Annotated[Range, _range("--ep", "Expert parallel degrees to try.")] = None,
+    etp: Annotated[Range, _range("--etp", "Tensor parallel degrees of the experts (1 if not given).")] = None,
+    zero_stage: Annotated[Range, _range("--zero-stage", "ZeRO stages to try.")] = None,
+    fsdp: Annotated[Range, _range("--fsdp", "Shard degrees; 0 is all of dp.")] = None,
+    mbs: Annotated[Range, _range("--mbs", "Sequences per micro-batch.")] = None,
+    recompute: Annotated[Range, typer.Option("--recompute", metavar="NAME,...", help="none, selective, full.")] = None,
+    schedule: Annotated[Range, typer.Option("--schedule", metavar="NAME,...", help="See: list schedules.")] = None,
+    objective: Annotated[str | None, typer.Option("--objective", help="What is ranked first; see the README.")] = None,
+    top: Annotated[int | None, typer.Option("--top", min=1, help="Rows to show (10).")] = None,
+    save: Annotated[list[int] | None, typer.Option("--save", help="Write the plan of this row (repeatable).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the table and the plans of all rows.")
+    ] = None,
+    json: inputs.JsonFlag = False,
+) -> None:
+    """Search the layouts of a scenario, or of the options; options override the scenario."""
+    from planner.cli.problem import problem_of
+
+    space = {
+        "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
+        "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
+    }  # fmt: skip
+    stated = {"seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework}
+    problem = problem_of(scenario, model, cluster, stated, space_of(space), objective, top)
+    result = find(problem)
+    files = write(result, problem, out, save or [])
+    if json:
+        from planner.cli.output import print_json
+
+        print_json(result.to_dict())
+    else:
+        show(result, problem)
+    if files:
+        from planner.cli.output import note
+
+        note("written: " + ", ".join(map(str, files)))
+
+
+def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:
+    """The ranges that were given; all faults of all of them at once."""
+    found: dict[str, tuple[Any, ...]] = {}
+    faults: list[Fault] = []
+    for name, text in options.items():
+        if text is None:
+            continue
+        if name in ("recompute", "schedule"):
+            found[name] = tuple(part.strip() for part in text.split(","))
+            continue
+        try:
+            found[name] = inputs.parse_values(text, inputs.option(name))
+        except InputError as error:
+            faults.extend(error.faults)
+    if faults:
+        raise InputError(faults)
+    return found
+
+
+def find(problem: Problem) -> SearchResult:
+    """Search with progress on stderr."""
+    from planner.cli.progress import Progress
+    from planner.search import search as run
+
+    with Progress() as progress:
+        progress.stage(f"search the layouts of {problem.model.name} on {problem.cluster.n_ranks} ranks")
+        return run(
+            problem.model,
+            problem.cluster,
+            problem.workload,
+            problem.space,
+            objective=problem.objective,
+            top=problem.top,
+            progress=progress.log,
+            **problem.limits,
+        )
+
+
+def write(result: SearchResult, problem: Problem, out: Path | None, save: list[int]) -> list[Path]:
+    """Write ``layouts.csv`` and the plans of the chosen rows (all of them with `out` alone).
+
+    Raises
+    ------
+    InputError
+        Where `save` names a row that the answer does not have.
+    """
+    from planner.cli.plans import plan_of_row
+    from planner.files import write_text
+    from planner.plan_io import save_plan
+
+    absent = [number for number in save if not 1 <= number <= len(result.rows)]
+    if absent:
+        raise InputError([Fault(f"there is no row {n}", "--save", "", f"1 to {len(result.rows)}") for n in absent])
+    if out is None and not save:
+        return []
+    folder = inputs.out_folder(out, problem.name)
+    files = [write_text(folder / "layouts.csv", result.to_frame().to_csv(index=False))]
+    chosen = [row for row in result.rows if not save or row.rank in save]
+    files += [save_plan(plan_of_row(problem, row), folder / f"plan-{row.rank}.json") for row in chosen]
+    return files
+
+
+def show(result: SearchResult, problem: Problem) -> None:
+    """What was asked, what was dropped and why, and the ranked table."""
+    from planner.cli.output import print_pairs, print_table, say
+
+    print_pairs(problem.echo())
+    say()
+    dropped = sum(result.dropped.values())
+    say(f"{result.considered:,} layouts considered, {dropped:,} dropped, {result.priced:,} priced, "
+        f"{result.simulated:,} simulated in {result.wall_s:.2f} s")  # fmt: skip
+    reasons = sorted(result.dropped.items(), key=lambda item: -item[1])
+    widest = max((count for _, count in reasons), default=1)
+    print_table("dropped by", ("rule", "layouts", ""), [
+        (rule, f"{count:,}", "#" * max(1, round(24 * count / widest))) for rule, count in reasons
+    ])  # fmt: skip
+    say()
+    print_table(f"layouts by {problem.objective.replace('_', ' ')}, best first", RANKED, ranked(result))
+    proof = "proven: every other layout is slower by a lower bound" if result.optimal else "not proven"
+    say(f"* not beaten in both time and memory. The order is {proof}.")
+    for text in result.notes:
+        say(f"note: {text}")
+
+
+RANKED = (
+    "layout",
+    "#",
+    "step ms",
+    "+-%",
+    "tok/s/GPU",
+    "MFU %",
+    "$/1M tok",
+    "peak GiB",
+    "free %",
+    "bubble %",
+    "comm %",
+    "",
+)
+
+
+def ranked(result: SearchResult) -> list[tuple[str, ...]]:
+    """The cells of the ranked table, columns as in `RANKED`."""
+    rows = []
+    for row, record in zip(result.rows, result.records(), strict=True):
+        usd, mid = record["usd_per_mtoken"], record["step_s"]
+        rows.append((
+            row.layout.label(),
+            str(row.rank),
+            f"{1e3 * mid:,.1f}",
+            f"{100 * (record['step_high_s'] / mid - 1):.0f}",
+            f"{record['tokens_per_s_per_gpu']:,.0f}",
+            f"{100 * record['mfu']:.1f}",
+            "-" if usd is None else f"{usd:.3f}",
+            f"{record['peak_bytes'] / 2**30:,.1f}",
+            f"{100 * (1 - record['peak_bytes'] / record['capacity_bytes']):.0f}",
+            f"{100 * record['bubble_fraction']:.1f}",
+            f"{100 * record['exposed_comm_fraction']:.1f}",
+            "*" if record["pareto"] else "",
+        ))  # fmt: skip
+    return rows

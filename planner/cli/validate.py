@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hwmodels.errors import Fault, InputError
 from planner.cli import inputs
 
 if TYPE_CHECKING:
-    pass
+    from planner.compare import ValidationResult
+
+FACTS = Path(__file__).resolve().parents[2] / "tests" / "validation"
+TABLE = "training_measurements.csv"
+LIMITS = "limits.json"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,29 +26,82 @@ def register(app: typer.Typer) -> None:
 def validate(
     data: Annotated[
         Path | None,
-        typer.Option(
-            "--data", metavar="CSV|DIR", help="Measurements; the published facts kept with the tests if not given."
+        typer.Argument(
+            metavar="[CSV|DIR]", help="Measurements; a checkout's own facts (tests/validation) if not given."
         ),
     ] = None,
     group: Annotated[list[str] | None, typer.Option("--group", help="Only this group of rows (repeatable).")] = None,
+    limits: Annotated[
+        Path | None, typer.Option("--limits", metavar="FILE.json", help="Exit 1 where an error is above its limit.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.csv", help="One row a case: prediction and interval.")
     ] = None,
     json: inputs.JsonFlag = False,
 ) -> int:
-    """Predict every row that says enough, and print the error of each group."""
+    """Predict every row that says enough and print the error of each group; 1 on a regression."""
     from planner import compare as comparing
-    from planner.cli.output import note, print_json
+    from planner.cli.output import note, print_json, say_error
     from planner.cli.progress import Progress
+    from planner.compare.regression import check
 
+    path = table_of(data)
     with Progress() as progress:
-        progress.stage("predict the measured runs")
-        result = comparing.validate(data, groups=tuple(group or ()), progress=progress.update)
+        progress.stage(f"predict the runs of {path}")
+        result = comparing.validate(path, groups=group or None, progress=progress.update)
     if out is not None:
         result.write_csv(out)
         note(f"predictions written to {out}")
     if json:
         print_json(result.to_json())
     else:
-        show(result.to_json())
-    return 1 if result.regressions else 0
+        show(result)
+    regressions = check(result, limits) if limits is not None else []
+    if regressions:
+        say_error("\n".join(regressions))
+    return 1 if regressions else 0
+
+
+def table_of(data: Path | None) -> Path:
+    """The CSV to read: a file, the table in a folder, or the facts of this checkout.
+
+    Raises
+    ------
+    InputError
+        Where nothing was given and no checkout is around (an installed wheel carries no measurements).
+    """
+    if data is None:
+        if not (FACTS / TABLE).is_file():
+            fix = "a CSV file, or a folder with " + TABLE
+            raise InputError(Fault("no measurements given", "validate", "this is no checkout with its own facts", fix))
+        return FACTS / TABLE
+    return data / TABLE if data.is_dir() else data
+
+
+def show(result: ValidationResult) -> None:
+    """One row a group and metric, then what was skipped and how out-of-memory was called."""
+    from planner.cli.output import print_table, say
+
+    header = ("group", "metric", "n", "mean |%|", "median", "p90", "max", "bias", "tau", "regret %", "baseline")
+    fields = ("mean_abs_pct", "median_abs_pct", "p90_abs_pct", "max_abs_pct", "bias_pct")
+    rows = []
+    for score in (found.to_json() for found in result.groups):
+        cells = [_cell(score.get(name), 1) for name in fields]
+        last = [_cell(score.get("kendall_tau"), 2), _cell(score.get("regret_pct"), 1)]
+        base = _cell(score.get("baseline_mean_abs_pct"), 1)
+        rows.append((score["group"], score["metric"], str(score["n"]), *cells, *last, base))
+    print_table("error by group (predicted over measured)", header, rows, left=2)
+    say()
+    predicted = len(result.results) - len(result.skipped)
+    say(f"{len(result.results)} rows, {predicted} predicted, {len(result.missed)} missed")
+    reasons: dict[str, int] = {}
+    for skipped in result.skipped:
+        reasons[skipped.reason] = reasons.get(skipped.reason, 0) + 1
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:12]:
+        say(f"  skipped {count}: {reason}")
+    if result.oom.get("true_oom"):
+        say("out of memory: " + ", ".join(f"{name} {count}" for name, count in result.oom.items()))
+
+
+def _cell(value: Any, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,0 +1,102 @@
+"""What a search is about, from a scenario, from options, or from a scenario that options change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planner.cli import inputs
+from planner.cli.inputs_layout import Case
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
+    from planner.layout import Layout
+    from planner.model.spec import ModelSpec
+    from planner.plan import Workload
+    from planner.search import Space
+
+DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "generic"}
+OBJECTIVE = "step_time"
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One search: what is trained, on what, which layouts, and how they are ranked.
+
+    Attributes
+    ----------
+    name : str
+        Name of the scenario, or ``"search"``; files are named after it.
+    limits : dict
+        Constraints of the scenario, as the keywords of `planner.search.search`.
+    """
+
+    name: str
+    model: ModelSpec
+    config: dict[str, Any]
+    cluster: Cluster
+    cluster_name: str
+    workload: Workload
+    space: Space
+    objective: str
+    limits: dict[str, Any]
+    top: int
+
+    def case(self, layout: Layout) -> Case:
+        """One layout of this search."""
+        return Case(self.model, self.config, self.cluster, self.cluster_name, self.workload, layout, None)
+
+    def echo(self) -> list[tuple[str, str]]:
+        """What was resolved, as name and text, so that a wrong default is seen at once."""
+        work, cluster = self.workload, self.cluster
+        active = ""
+        if self.model.active_parameters != self.model.parameters:
+            active = f", {self.model.active_parameters:,} active"
+        trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
+        return [
+            ("model", f"{self.model.name}: {self.model.parameters:,} parameters{active}, {self.model.n_layers} layers"),
+            (
+                "cluster",
+                f"{self.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node",
+            ),
+            ("workload", f"{trained}, framework {work.framework}"),
+            ("limits", ", ".join(f"{name} {value}" for name, value in self.limits.items())),
+        ]
+
+
+def problem_of(
+    scenario: str | None,
+    model: str | None,
+    cluster: str | None,
+    stated: dict[str, Any],
+    ranges: dict[str, tuple[Any, ...]],
+    objective: str | None = None,
+    top: int | None = None,
+) -> Problem:
+    """The problem that options describe, on top of a scenario where one is given.
+
+    Parameters
+    ----------
+    scenario : str or None
+        A YAML file, or the name of a shipped one.
+    stated : dict
+        seq_len, gbs, precision, optimizer, framework; None where not given.
+    ranges : dict
+        Layout field -> values to search.
+
+    Raises
+    ------
+    InputError
+        With every fault of the options, or of the file.
+    """
+    from planner.search import Space
+
+    inputs.required(model=model, cluster=cluster, seq_len=stated["seq_len"], gbs=stated["gbs"])
+    words = {**DEFAULTS, **{name: value for name, value in stated.items() if value is not None}}
+    work = inputs.workload(**words)
+    spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
+    space = Space.of(ranges)
+    return Problem(
+        "search", spec, config, loaded, str(cluster), work, space, objective or OBJECTIVE, {}, top or TOP
+    )  # fmt: skip

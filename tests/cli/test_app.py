@@ -1,0 +1,115 @@
+"""The net around every command: one message, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hwmodels.errors import Fault, InfeasibleError, InputError, RunError
+from planner.cli import app as application
+from planner.cli import list as listing
+from tests.conftest import ROOT
+
+COMMANDS = ("search", "predict", "simulate", "scenario", "run", "compare", "calibrate", "validate", "report", "list")
+
+
+def test_the_commands_of_this_version_are_there_and_no_others(call) -> None:
+    found = call("--help")
+    section = found.out.split("Commands:")[1].split("Exit codes")[0]
+    assert tuple(line.split()[0] for line in section.strip().splitlines()) == COMMANDS
+    assert found.code == 0
+
+
+def test_version(call) -> None:
+    assert call("--version").out == "meshwright 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        (("serch",), "no such command 'serch'", "Try: search"),
+        ((), "no command given", "--help"),
+        (("predict", "--modl", "x"), "no such option --modl", "Try: --model"),
+        (("predict", "--tp", "two"), "--tp: 'two' is not a whole number", "Try: --tp 4"),
+        (("run", "plan.json", "--repeats", "0"), "--repeats: less than 1 is meaningless", "Try: --repeats 1"),
+        (("compare",), "missing argument 'PLAN.json'", "--help"),
+        (("list", "modls"), "cannot list 'modls'", "Try: models"),
+        (("list", "models", "devices"), "unexpected extra argument", "--help"),
+        (("predict", "--tp"), "option '--tp' requires an argument", "--help"),
+    ],
+)
+def test_a_fault_of_the_command_line_is_one_message_and_exit_2(call, words, what: str, fix: str) -> None:
+    found = call(*words)
+    assert found.code == 2
+    assert found.out == ""
+    assert found.err.startswith("error: ") and len(found.err.splitlines()) == 1
+    assert what in found.err and fix in found.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(InputError("bad"), 2), (InfeasibleError("nothing fits", "memory", "tp=8"), 3), (RunError("rank 1 died"), 1)],
+)
+def test_our_errors_end_with_their_own_exit_codes(call, monkeypatch, error: Exception, code: int) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(listing.KINDS, "rules", fail)
+    found = call("list", "rules")
+    assert (found.code, found.out, found.err) == (code, "", f"error: {error}\n")
+
+
+def test_several_faults_are_listed_one_a_line(call, monkeypatch) -> None:
+    def fail() -> None:
+        raise InputError([Fault("tp is 3", "layout", "8 heads", "tp=2"), Fault("pp is 0", "layout")])
+
+    monkeypatch.setitem(listing.KINDS, "rules", fail)
+    assert call("list", "rules").err == (
+        "error: 2 faults\n  - layout: tp is 3 (8 heads). Try: tp=2\n  - layout: pp is 0\n"
+    )
+
+
+def test_an_unexpected_error_leaves_its_traceback_in_a_file(call, monkeypatch, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setitem(listing.KINDS, "rules", fail)
+    found = call("list", "rules")
+    assert found.code == 1 and found.err.startswith("error: internal error: ValueError: a bug. ")
+    kept = list((tmp_path / "out" / "errors").glob("*.txt"))
+    assert len(kept) == 1 and str(kept[0].relative_to(tmp_path)) in found.err
+    assert "Traceback" in kept[0].read_text() and "ValueError: a bug" in kept[0].read_text()
+
+
+def test_ctrl_c_is_one_line_and_130(call, monkeypatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(listing.KINDS, "rules", stop)
+    found = call("list", "rules")
+    assert found.code == 130 and len(found.err.splitlines()) == 1 and "interrupted" in found.err
+
+
+def test_a_reader_that_goes_away_is_no_error_message() -> None:
+    """The pipe is closed before the process writes into it."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "planner", "list", "rules"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (application.BROKEN_PIPE, "")
+
+
+def test_no_colour_when_not_a_terminal(call) -> None:
+    assert "\x1b" not in call("list", "rules").out
+    assert "\x1b" not in call("list", "nothing").err
