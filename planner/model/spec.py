@@ -345,6 +345,10 @@ class ModelSpec:
     source: str = ""
     notes: tuple[str, ...] = field(default=())
 
+    def __hash__(self) -> int:
+        """Cheap on purpose: caches keyed by a model look it up thousands of times in a search."""
+        return hash((self.name, self.hidden, self.vocab, len(self.layers)))
+
     @property
     def n_layers(self) -> int:
         """Decoder layers."""

@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "usd_per_mtoken")
 """All three order the layouts of one cluster and workload alike: by step time."""
-WAVE = 48
+WAVE = 16
 """Candidates that are timed together before the bound is looked at again."""
 Progress = Callable[[str], None]
 
