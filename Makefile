@@ -10,7 +10,8 @@ STAMP  := $(VENV)/.meshwright-stamp
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-.PHONY: help setup demo test test-all lint types imports validate bench clean
+# out/ is git-ignored; DATA is a folder with measurement tables.
+.PHONY: help setup demo test test-all test-slow lint types imports validate bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,8 +51,8 @@ imports: $(STAMP)  ## import-linter: the directions between packages
 	$(VENV)/bin/lint-imports --no-logo
 
 validate: $(STAMP)  ## score the predictions against measurements (DATA=folder for others); exits 1 on a regression
-	$(PY) -m hwmodels validate $(if $(DATA),--data $(DATA))
-	$(PY) -m planner validate $(if $(DATA),--data $(DATA))
+	$(PY) -m hwmodels validate $(DATA)
+	$(PY) -m planner validate $(DATA) $(if $(DATA),,--limits tests/validation/limits.json)
 
 bench: $(STAMP)  ## start-up and search times, kept in bench/history.jsonl
 	$(PY) bench/bench.py

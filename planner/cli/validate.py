@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from planner.compare import ValidationResult
 
 FACTS = Path(__file__).resolve().parents[2] / "tests" / "validation"
+PUBLISHED = "published.csv"
 TABLE = "training_measurements.csv"
-LIMITS = "limits.json"
 
 
 def register(app: typer.Typer) -> None:
@@ -34,6 +34,7 @@ def validate(
     limits: Annotated[
         Path | None, typer.Option("--limits", metavar="FILE.json", help="Exit 1 where an error is above its limit.")
     ] = None,
+    tighten: Annotated[bool, typer.Option("--tighten", help="Lower the limits to the errors found.")] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.csv", help="One row a case: prediction and interval.")
     ] = None,
@@ -44,7 +45,12 @@ def validate(
     from planner.cli.output import note, print_json, say_error
     from planner.cli.progress import Progress
     from planner.compare.regression import check
+    from planner.compare.regression import tighten as tighten_limits
 
+    if limits is not None and not tighten and not limits.is_file():
+        raise InputError(Fault("no such file", f"--limits {limits}", "", "an existing file, or --tighten to make one"))
+    if tighten and limits is None:
+        raise InputError(Fault("--tighten without --limits", "validate", "it writes that file", "--limits FILE.json"))
     path = table_of(data)
     with Progress() as progress:
         progress.stage(f"predict the runs of {path}")
@@ -56,7 +62,9 @@ def validate(
         print_json(result.to_json())
     else:
         show(result)
-    regressions = check(result, limits) if limits is not None else []
+    regressions = check(result, limits) if limits is not None and limits.exists() else []
+    if tighten and limits is not None and not regressions:
+        note(f"limits written to {tighten_limits(result, limits)}")
     if regressions:
         say_error("\n".join(regressions))
     return 1 if regressions else 0
@@ -71,10 +79,10 @@ def table_of(data: Path | None) -> Path:
         Where nothing was given and no checkout is around (an installed wheel carries no measurements).
     """
     if data is None:
-        if not (FACTS / TABLE).is_file():
+        if not (FACTS / PUBLISHED).is_file():
             fix = "a CSV file, or a folder with " + TABLE
             raise InputError(Fault("no measurements given", "validate", "this is no checkout with its own facts", fix))
-        return FACTS / TABLE
+        return FACTS / PUBLISHED
     return data / TABLE if data.is_dir() else data
 
 
