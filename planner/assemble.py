@@ -103,8 +103,18 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     def price(block: Block) -> BlockPrice:
         return price_block(block, cluster, distinct, preset)
 
-    return PricedModel(model, workload, cluster, preset, layouts, inverse.reshape(-1), lowered, price(lowered.embedding),
-                       tuple(price(b) for b in lowered.layers), price(lowered.head))
+    return PricedModel(
+        model,
+        workload,
+        cluster,
+        preset,
+        layouts,
+        inverse.reshape(-1),
+        lowered,
+        price(lowered.embedding),
+        tuple(price(b) for b in lowered.layers),
+        price(lowered.head),
+    )
 
 
 def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray, int, int, str, int, bool]]:
@@ -128,7 +138,14 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
         return np.asarray(array[rows]) if np.ndim(array) and n else np.broadcast_to(array, rows.shape)
 
     def block(b: Block) -> Block:
-        return Block(b.name, (), pick(b.saved_bytes), pick(b.saved_selective_bytes), pick(b.saved_full_bytes), pick(b.logits_bytes))
+        return Block(
+            b.name,
+            (),
+            pick(b.saved_bytes),
+            pick(b.saved_selective_bytes),
+            pick(b.saved_full_bytes),
+            pick(b.logits_bytes),
+        )
 
     low = priced.lowered
     return Lowered(block(low.embedding), tuple(block(b) for b in low.layers), block(low.head), pick(low.boundary_bytes))
@@ -136,11 +153,22 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
 
 def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str) -> MemoryEstimate:
     """Memory of the layouts at `index`, which share (pp, vpp, schedule)."""
-    return memory(priced.model, priced.workload, priced.layouts.take(index), priced.cluster, priced.preset,
-                  lowered_for(priced, index), pp, vpp, schedule)
+    return memory(
+        priced.model,
+        priced.workload,
+        priced.layouts.take(index),
+        priced.cluster,
+        priced.preset,
+        lowered_for(priced, index),
+        pp,
+        vpp,
+        schedule,
+    )
 
 
-def assemble(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str, zero_stage: int, sharing: bool) -> Group:
+def assemble(
+    priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str, zero_stage: int, sharing: bool
+) -> Group:
     """Durations of every node for the layouts at `index`, which share the rest of the arguments."""
     layouts = priced.layouts.take(index)
     rows = priced.inverse[index]
@@ -149,15 +177,24 @@ def assemble(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: 
     data = data_parallel_costs(model, priced.workload, layouts, cluster, preset, comm, pp, vpp, schedule, zero_stage)
 
     def staged(value: Callable[[BlockPrice], FloatArray]) -> FloatArray:
-        return over_stages(model, pp, vpp, schedule, [value(b)[rows] for b in priced.layers], value(priced.embedding)[rows],
-                           value(priced.head)[rows])
+        return over_stages(
+            model,
+            pp,
+            vpp,
+            schedule,
+            [value(b)[rows] for b in priced.layers],
+            value(priced.embedding)[rows],
+            value(priced.head)[rows],
+        )
 
     full, selective = layouts.recompute == 2, layouts.recompute == 1
 
     def rerun(part: Callable[[PassPrice], FloatArray]) -> FloatArray:
         shape = (-1, 1, 1)
-        return np.asarray(staged(lambda b: part(b.rerun_full)) * full.reshape(shape)
-                          + staged(lambda b: part(b.rerun_selective)) * selective.reshape(shape))
+        return np.asarray(
+            staged(lambda b: part(b.rerun_full)) * full.reshape(shape)
+            + staged(lambda b: part(b.rerun_selective)) * selective.reshape(shape)
+        )
 
     host = float(preset.microbatch_s.value)
     parts, hidden = _parts(staged, rerun)
@@ -165,17 +202,26 @@ def assemble(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: 
     backward_input = staged(lambda b: b.backward_input.total_s) + rerun(lambda p: p.total_s)
     backward_weight = staged(lambda b: b.backward_weight.total_s)
     parts["host"] = np.full(forward.shape[:2], host)
-    spread = staged(lambda b: b.forward.spread_s + b.backward_input.spread_s + b.backward_weight.spread_s) + rerun(lambda p: p.spread_s)
+    spread = staged(lambda b: b.forward.spread_s + b.backward_input.spread_s + b.backward_weight.spread_s) + rerun(
+        lambda p: p.spread_s
+    )
     taken = 1.0 - float(cluster.overlap.value)
     overlapped = comm.reduce in ("bucketed", "each")
-    unshard_tax = taken * data.unshard_s.mid if comm.prefetch > 0 and comm.unshard == "each" else np.zeros_like(data.unshard_s.mid)
+    unshard_tax = (
+        taken * data.unshard_s.mid
+        if comm.prefetch > 0 and comm.unshard == "each"
+        else np.zeros_like(data.unshard_s.mid)
+    )
     sends = _sends(priced, layouts, rows, cluster, pp)
     k = comm.buckets
     costs = StageCosts(
-        forward_s=_cut(staged, lambda b: b.forward.total_s, priced, rows, forward, k, pp, vpp, schedule) + unshard_tax[..., None],
+        forward_s=_cut(staged, lambda b: b.forward.total_s, priced, rows, forward, k, pp, vpp, schedule)
+        + unshard_tax[..., None],
         backward_input_s=np.repeat(backward_input[..., None] / k, k, axis=-1) + unshard_tax[..., None],
         backward_weight_s=np.repeat(backward_weight[..., None] / k, k, axis=-1),
-        backward_sync_extra_s=np.repeat((taken * data.reduce_s.mid if overlapped else np.zeros_like(forward))[..., None], k, axis=-1),
+        backward_sync_extra_s=np.repeat(
+            (taken * data.reduce_s.mid if overlapped else np.zeros_like(forward))[..., None], k, axis=-1
+        ),
         send_forward_s=np.broadcast_to(sends[:, None, None], forward.shape),
         send_backward_s=np.broadcast_to(sends[:, None, None], forward.shape),
         unshard_s=np.repeat(data.unshard_s.mid[..., None], k, axis=-1),
@@ -187,9 +233,23 @@ def assemble(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: 
         step_s=np.full(len(layouts), float(preset.step_s.value)),
     )
     busy = (forward + backward_input + backward_weight).sum(axis=(1, 2))
-    flops = staged(lambda b: b.forward.flops + b.backward_input.flops + b.backward_weight.flops) + rerun(lambda p: p.flops)
-    return Group(index, layouts, pp, vpp, schedule, layouts.microbatches(priced.workload.gbs), comm, costs, parts, hidden,
-                 np.asarray(spread.sum(axis=(1, 2)) / np.maximum(busy, 1e-30)), flops.sum(axis=2))
+    flops = staged(lambda b: b.forward.flops + b.backward_input.flops + b.backward_weight.flops) + rerun(
+        lambda p: p.flops
+    )
+    return Group(
+        index,
+        layouts,
+        pp,
+        vpp,
+        schedule,
+        layouts.microbatches(priced.workload.gbs),
+        comm,
+        costs,
+        parts,
+        hidden,
+        np.asarray(spread.sum(axis=(1, 2)) / np.maximum(busy, 1e-30)),
+        flops.sum(axis=2),
+    )
 
 
 Staged = Callable[[Callable[[BlockPrice], FloatArray]], FloatArray]
@@ -205,6 +265,7 @@ def _parts(staged: Staged, rerun: Rerun) -> tuple[dict[str, FloatArray], dict[st
     }
     hidden: dict[str, FloatArray] = {}
     for g in COMM_GROUPS:
+
         def total(b: BlockPrice, g: str = g) -> FloatArray:
             return b.forward.comm_s[g] + b.backward_input.comm_s[g] + b.backward_weight.comm_s[g]
 
@@ -284,8 +345,9 @@ def _sync(priced: PricedModel, layouts: LayoutBatch) -> FloatArray:
     """Gradient norm (or finite check) over the world: an all-reduce of one number."""
     if not priced.preset.clips_gradients:
         return np.zeros(len(layouts))
-    return collectives.seconds(priced.cluster, "all_reduce", np.full(len(layouts), 4.0),
-                               layouts.group("world", priced.cluster.gpus_per_node)).mid
+    return collectives.seconds(
+        priced.cluster, "all_reduce", np.full(len(layouts), 4.0), layouts.group("world", priced.cluster.gpus_per_node)
+    ).mid
 
 
 def _tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:

@@ -43,13 +43,22 @@ def comm_plan(model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero
     if zero_stage >= 3:
         keeps = pp > 1 or not preset.reshard_after_forward
         each = preset.reduce_each_microbatch and not keeps
-        return CommPlan(buckets, "once" if keeps else "each", 1 if preset.overlap_param_gather else 0,
-                        "each" if each else "bucketed", blocking, False, tied)
+        return CommPlan(
+            buckets,
+            "once" if keeps else "each",
+            1 if preset.overlap_param_gather else 0,
+            "each" if each else "bucketed",
+            blocking,
+            False,
+            tied,
+        )
     gather = zero_stage >= 1
     if zero_stage == 2 and preset.reduce_each_microbatch and pp == 1:
         return CommPlan(buckets, reduce="each", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied)
     if preset.overlap_grad_reduce:
-        return CommPlan(buckets, reduce="bucketed", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied)
+        return CommPlan(
+            buckets, reduce="bucketed", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied
+        )
     return CommPlan(1, reduce="end", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied)
 
 
@@ -76,7 +85,9 @@ class DataParallelCosts:
 def _wide(shape: GroupShape, ndim: int) -> GroupShape:
     """The same group shapes with `ndim` trailing axes, to broadcast over stages."""
     index = (..., *(None,) * ndim)
-    return GroupShape(np.asarray(shape.ranks_per_node[index]), np.asarray(shape.nodes[index]), np.asarray(shape.stride[index]))
+    return GroupShape(
+        np.asarray(shape.ranks_per_node[index]), np.asarray(shape.nodes[index]), np.asarray(shape.stride[index])
+    )
 
 
 def data_parallel_costs(
@@ -121,7 +132,11 @@ def data_parallel_costs(
         if has_experts:
             reduce = reduce + move("reduce_scatter", expert * grad / k, "edp")
     unshard = move("all_gather", dense * width / k, "fsdp") if zero_stage >= 3 else Estimate.of(np.zeros_like(dense))
-    gather = move("all_gather", dense.sum(axis=2) * width, "fsdp") if zero_stage in (1, 2) else Estimate.of(np.zeros(dense.shape[:2]))
+    gather = (
+        move("all_gather", dense.sum(axis=2) * width, "fsdp")
+        if zero_stage in (1, 2)
+        else Estimate.of(np.zeros(dense.shape[:2]))
+    )
     if has_experts and zero_stage >= 3:
         unshard = unshard + move("all_gather", expert * width / k, "edp")
     if has_experts and zero_stage in (1, 2):

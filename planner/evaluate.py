@@ -49,7 +49,9 @@ def exact_seconds(group: Group, positions: IntArray) -> FloatArray:
     return result
 
 
-def detail(priced: PricedModel, group: Group, position: int, sized: MemoryEstimate, *, with_timeline: bool = False) -> Step:
+def detail(
+    priced: PricedModel, group: Group, position: int, sized: MemoryEstimate, *, with_timeline: bool = False
+) -> Step:
     """The full `Step` of one layout.
 
     Parameters
@@ -70,7 +72,9 @@ def detail(priced: PricedModel, group: Group, position: int, sized: MemoryEstima
     phases = _phases(group, position, microbatches, exposed_phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
     memory = [
-        StageMemory(rank, {k: int(v[position, rank]) for k, v in sized.by_category.items()}, int(cluster.device.memory_bytes))
+        StageMemory(
+            rank, {k: int(v[position, rank]) for k, v in sized.by_category.items()}, int(cluster.device.memory_bytes)
+        )
         for rank in range(group.pp)
     ]
     flops = model_flops(priced.model, workload)

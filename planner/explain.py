@@ -32,7 +32,9 @@ def _scalar(value: Any, row: int) -> float:
     return float(array.reshape(-1)[row]) if array.ndim and array.size > 1 else float(array.reshape(-1)[0])
 
 
-def _block_rows(block: BlockPrice, copies: int, row: int, microbatches: int, priced: PricedModel) -> list[dict[str, Any]]:
+def _block_rows(
+    block: BlockPrice, copies: int, row: int, microbatches: int, priced: PricedModel
+) -> list[dict[str, Any]]:
     found = []
     for p in block.ops:
         seconds = _scalar(p.seconds.mid, row)
@@ -66,8 +68,11 @@ def _source(kind: str, dtype: str, priced: PricedModel) -> str:
         return cluster.fabric.describe()
     device = cluster.device
     family = {"gemm": "gemm", "grouped_gemm": "gemm", "attention": "attention", "memory": "memory"}[kind]
-    used = [f"{name}={c.value:.4g} ({c.source}, {c.rows} rows, residual {c.residual:.1%})"
-            for name, c in sorted(device.coefficients.items()) if name.startswith(family)]
+    used = [
+        f"{name}={c.value:.4g} ({c.source}, {c.rows} rows, residual {c.residual:.1%})"
+        for name, c in sorted(device.coefficients.items())
+        if name.startswith(family)
+    ]
     peak = device.peak_flops.get(dtype, 0.0)
     sheet = f"{device.name}: peak {peak:.4g} FLOP/s, {device.memory_bandwidth:.4g} bytes/s"
     return "; ".join([sheet, *used[:6]])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from planner.layout import SCHEDULES, LayoutBatch
+from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
@@ -38,7 +38,7 @@ class MemoryEstimate:
 
     @property
     def peak_bytes(self) -> FloatArray:
-        """ndarray (n, pp): sum over the categories."""
+        """Ndarray (n, pp): sum over the categories."""
         return np.asarray(sum(self.by_category.values()))
 
 
@@ -86,7 +86,9 @@ def memory(
     shard = (layouts.fsdp_degree * layouts.cp).astype(np.float64)
     expert_shard = np.minimum(layouts.edp.astype(np.float64), shard)
     dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
-    expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert).sum(axis=2)
+    expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert).sum(
+        axis=2
+    )
     states = (state_bytes(workload, layouts, preset, shard), state_bytes(workload, layouts, preset, expert_shard))
 
     def state(name: str) -> FloatArray:
@@ -118,7 +120,9 @@ def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vp
         options = [block.saved_bytes, block.saved_selective_bytes, block.saved_full_bytes]
         return np.choose(layouts.recompute, [np.broadcast_to(o, (n,)) for o in options])
 
-    saved = over_stages(model, pp, vpp, schedule, [policy(b) for b in lowered.layers], policy(lowered.embedding), policy(lowered.head))
+    saved = over_stages(
+        model, pp, vpp, schedule, [policy(b) for b in lowered.layers], policy(lowered.embedding), policy(lowered.head)
+    )
     return np.asarray(saved.mean(axis=2))
 
 

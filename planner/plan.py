@@ -12,7 +12,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from planner.layout import Layout
+from hwmodels.errors import Fault, InputError
+from planner.layout import Layout, split_layers
 from planner.model.spec import ModelSpec
 
 SCHEMA = 1
@@ -172,13 +173,20 @@ def build_plan(
 
     schedule = get(layout.schedule)
     n_stages = layout.pp * layout.vpp
-    per = model.n_layers // n_stages
+    shares = split_layers(model.n_layers, n_stages)
+    if shares is None:
+        raise InputError(
+            Fault(
+                f"{model.n_layers} layers on {n_stages} virtual stages", "layout", "they do not split", "another pp*vpp"
+            )
+        )
+    begins = [sum(shares[:s]) for s in range(n_stages)]
     stages = tuple(
         StagePlan(
             stage=s,
             rank=schedule.rank_of(s, layout.pp),
             chunk=schedule.chunk_of(s, layout.pp),
-            layers=tuple(range(s * per, (s + 1) * per)),
+            layers=tuple(range(begins[s], begins[s] + shares[s])),
             embedding=s == 0,
             head=s == n_stages - 1,
             recompute=layout.recompute,

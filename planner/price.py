@@ -79,7 +79,9 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     """Seconds of all runs of an op in one micro-batch (zero where `count` is 0)."""
     device, d = cluster.device, op.dims
     if op.kind == "gemm":
-        one = kernels.gemm_seconds(device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl)
+        one = kernels.gemm_seconds(
+            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl
+        )
     elif op.kind == "grouped_gemm":
         one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl)
     elif op.kind == "attention":

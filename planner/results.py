@@ -10,13 +10,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PHASES: tuple[str, ...] = (
-    "forward", "backward", "recompute", "tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "optimizer", "host", "bubble",
+    "forward",
+    "backward",
+    "recompute",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "pp_comm",
+    "dp_comm",
+    "optimizer",
+    "host",
+    "bubble",
 )
 """Phases of a step, in the order in which tables show them. Communication phases hold the
 exposed part only, so that the phases of one rank add up to its step time."""
 
 MEMORY_CATEGORIES: tuple[str, ...] = (
-    "parameters", "gradients", "optimizer", "activations", "logits", "comm_buffers", "context",
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "logits",
+    "comm_buffers",
+    "context",
 )
 
 

@@ -8,6 +8,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.errors import Fault, InputError
+from planner.layout import split_layers
 from planner.model.spec import ModelSpec
 from planner.schedule import get as get_schedule
 
@@ -21,17 +23,26 @@ def layer_counts(model: ModelSpec, pp: int, vpp: int, schedule: str) -> FloatArr
     Returns
     -------
     ndarray (kinds, pp, vpp)
-        In the order of `ModelSpec.layer_kinds()`; equal consecutive slices of the layers.
+        In the order of `ModelSpec.layer_kinds()`; consecutive slices of the layers
+        as `split_layers` cuts them.
     """
     kinds = {layer: i for i, layer in enumerate(model.layer_kinds())}
     plan = get_schedule(schedule)
     n_stages = pp * vpp
-    per = model.n_layers // n_stages
+    shares = split_layers(model.n_layers, n_stages)
+    if shares is None:
+        raise InputError(
+            Fault(
+                f"{model.n_layers} layers on {n_stages} virtual stages", "layout", "they do not split", "another pp*vpp"
+            )
+        )
     found = np.zeros((len(kinds), pp, vpp))
-    for stage in range(n_stages):
+    begin = 0
+    for stage, share in enumerate(shares):
         rank, chunk = plan.rank_of(stage, pp), plan.chunk_of(stage, pp)
-        for layer in model.layers[stage * per : (stage + 1) * per]:
+        for layer in model.layers[begin : begin + share]:
             found[kinds[layer], rank, chunk] += 1
+        begin += share
     found.setflags(write=False)
     return found
 

@@ -93,7 +93,9 @@ def state_bytes(workload: Workload, layouts: LayoutBatch, preset: FrameworkPrese
     )
 
 
-def block_parameters(model: ModelSpec, layouts: LayoutBatch) -> tuple[LocalParameters, list[LocalParameters], LocalParameters]:
+def block_parameters(
+    model: ModelSpec, layouts: LayoutBatch
+) -> tuple[LocalParameters, list[LocalParameters], LocalParameters]:
     """Local parameters of the embedding, of one layer of each kind, and of the head.
 
     A tied head on another stage than the embedding keeps a copy of the matrix there.

@@ -242,17 +242,41 @@ class Moe:
         if self.score_correction:
             found.append(Vector("score_correction", self.n_experts))
         if self.gated:
-            found.append(Weight("expert_gate", hidden, self.ffn_hidden, "column", self.bias, self.n_experts, True, "expert_gate_up"))
+            found.append(
+                Weight(
+                    "expert_gate", hidden, self.ffn_hidden, "column", self.bias, self.n_experts, True, "expert_gate_up"
+                )
+            )
         found.append(
-            Weight("expert_up", hidden, self.ffn_hidden, "column", self.bias, self.n_experts, True,
-                   "expert_gate_up" if self.gated else "")
+            Weight(
+                "expert_up",
+                hidden,
+                self.ffn_hidden,
+                "column",
+                self.bias,
+                self.n_experts,
+                True,
+                "expert_gate_up" if self.gated else "",
+            )
         )
         found.append(Weight("expert_down", self.ffn_hidden, hidden, "row", self.bias, self.n_experts, True))
         if self.shared_ffn_hidden:
             if self.gated:
-                found.append(Weight("shared_gate", hidden, self.shared_ffn_hidden, "column", self.bias, fused_with="shared_gate_up"))
-            found.append(Weight("shared_up", hidden, self.shared_ffn_hidden, "column", self.bias,
-                                fused_with="shared_gate_up" if self.gated else ""))
+                found.append(
+                    Weight(
+                        "shared_gate", hidden, self.shared_ffn_hidden, "column", self.bias, fused_with="shared_gate_up"
+                    )
+                )
+            found.append(
+                Weight(
+                    "shared_up",
+                    hidden,
+                    self.shared_ffn_hidden,
+                    "column",
+                    self.bias,
+                    fused_with="shared_gate_up" if self.gated else "",
+                )
+            )
             found.append(Weight("shared_down", self.shared_ffn_hidden, hidden, "row", self.bias))
             if self.shared_gate:
                 found.append(Weight("shared_expert_gate", hidden, 1, "replicated"))
@@ -402,6 +426,8 @@ class ModelSpec:
         idle = 0
         for layer in self.layers:
             if isinstance(layer.ffn, Moe):
-                experts = sum(w.parameters for w in layer.ffn.parameters(self.hidden) if isinstance(w, Weight) and w.expert)
+                experts = sum(
+                    w.parameters for w in layer.ffn.parameters(self.hidden) if isinstance(w, Weight) and w.expert
+                )
                 idle += experts - experts * layer.ffn.top_k // layer.ffn.n_experts
         return self.parameters - idle

@@ -87,15 +87,25 @@ def search(
     dropped = dict(found.dropped)
     if (~fit.fits).any():
         dropped["memory"] = int((~fit.fits).sum())
-    tell(f"{int(fit.fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom")
+    tell(
+        f"{int(fit.fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom"
+    )
     if not fit.fits.any():
         raise _too_large(priced, fit, memory_headroom)
     groups = [assemble(priced, *key) for key in dag_groups(priced, np.flatnonzero(fit.fits))]
     best, simulated, proven = _best(groups, top, tell)
     rows = [_row(priced, groups[g], i, rank) for rank, (_, g, i) in enumerate(best, 1)]
     rows = _mark_pareto(rows)
-    return SearchResult(found.considered, dropped, int(fit.fits.sum()), simulated, time.perf_counter() - start, rows, proven,
-                        rows[0].step.notes)
+    return SearchResult(
+        found.considered,
+        dropped,
+        int(fit.fits.sum()),
+        simulated,
+        time.perf_counter() - start,
+        rows,
+        proven,
+        rows[0].step.notes,
+    )
 
 
 def _check_arguments(objective: str, top: int, memory_headroom: float) -> None:
@@ -107,7 +117,9 @@ def _check_arguments(objective: str, top: int, memory_headroom: float) -> None:
     if top < 1:
         faults.append(Fault(f"top is {top}", "top", "the answer has at least one row", "top=10"))
     if not 0.0 <= memory_headroom < 1.0:
-        faults.append(Fault(f"memory_headroom is {memory_headroom}", "memory_headroom", "a share of the memory", "0.06"))
+        faults.append(
+            Fault(f"memory_headroom is {memory_headroom}", "memory_headroom", "a share of the memory", "0.06")
+        )
     if faults:
         raise InputError(faults)
 
@@ -146,7 +158,9 @@ def _best(groups: list[Group], top: int, tell: Progress) -> tuple[list[tuple[flo
         for g in np.unique(owner[wave]):
             positions = inside[wave[owner[wave] == g]]
             seconds = exact_seconds(groups[g], positions)
-            found += [(float(s), int(g), int(i), int(groups[g].index[i])) for s, i in zip(seconds, positions, strict=True)]
+            found += [
+                (float(s), int(g), int(i), int(groups[g].index[i])) for s, i in zip(seconds, positions, strict=True)
+            ]
         timed += len(wave)
         found.sort(key=lambda item: (item[0], item[3]))
     tell(f"all {timed} timed exactly")
@@ -181,10 +195,12 @@ def _too_large(priced: PricedModel, fit: _Fit, headroom: float) -> InfeasibleErr
     stage = int(np.argmax(sized.peak_bytes[0]))
     largest = max(sized.by_category, key=lambda k: float(sized.by_category[k][0, stage]))
     factor = int(np.ceil(fit.peak[i] / limit))
+    capacity = format_bytes(device.memory_bytes)
+    need, excess = format_bytes(fit.peak[i]), format_bytes(fit.peak[i] - limit)
     return InfeasibleError(
-        f"None of {len(priced.layouts)} legal layouts of {priced.model.name} fits in {format_bytes(device.memory_bytes)} of "
-        f"{device.name} with {headroom:.0%} headroom.",
-        f"memory of stage {stage}: {format_bytes(fit.peak[i])} needed, {format_bytes(fit.peak[i] - limit)} too much, most of it {largest}",
-        f"{nearest.layout(0).label()} misses by least; it would fit with about {factor}x the ranks, or a device with "
+        f"None of {len(priced.layouts)} legal layouts of {priced.model.name} fits in {capacity} of {device.name} "
+        f"with {headroom:.0%} headroom.",
+        f"memory of stage {stage}: {need} needed, {excess} too much, most of it {largest}",
+        f"{nearest.layout(0).label()} misses by least; it would fit with about {factor}x the ranks, or on a device with "
         f"{format_bytes(fit.peak[i] / (1.0 - headroom))}",
     )

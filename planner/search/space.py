@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InfeasibleError, InputError
-from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch, RuleContext, check, divisors
+from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch, RuleContext, check, divisors, split_layers
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.presets import get as get_preset
@@ -48,7 +48,11 @@ class Space:
     def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
         """From a mapping; unknown fields and values are one `InputError` with all faults."""
         known = {f.name for f in fields(cls)}
-        faults = [Fault(f"unknown field {name!r}", "search", "", "one of " + ", ".join(sorted(known))) for name in ranges if name not in known]
+        faults = [
+            Fault(f"unknown field {name!r}", "search", "", "one of " + ", ".join(sorted(known)))
+            for name in ranges
+            if name not in known
+        ]
         for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
             bad = [v for v in ranges.get(name, ()) if v not in allowed]
             faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", " or ".join(allowed)) for v in bad]
@@ -80,7 +84,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
     """The ranges that are searched where `space` leaves a field open.
 
     tp: divisors of the attention heads up to a node (or 2 nodes' worth is never chosen
-    silently); pp: divisors of the layers; vpp up to 8; ep: divisors of the experts; cp 1;
+    silently); pp: what the layers split into; vpp up to 8; ep: divisors of the experts; cp 1;
     etp 1; every ZeRO stage of the framework; mbs: powers of two up to 16.
     """
     world = cluster.n_ranks
@@ -91,7 +95,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
         "tp": tuple(d for d in divisors(heads, cluster.gpus_per_node) if world % d == 0),
         "sp": (0, 1),
         "cp": (1,),
-        "pp": tuple(d for d in divisors(model.n_layers, world) if world % d == 0),
+        "pp": tuple(d for d in divisors(world, model.n_layers) if split_layers(model.n_layers, d)),
         "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
         "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
         "etp": (1,),
@@ -157,8 +161,11 @@ def _grid(axes: list[NDArray[np.int64]], names: list[str], world: int) -> dict[s
             keep = (columns["vpp"] == 1) | (columns["pp"] > 1)
         elif name == "schedule":
             single = columns["pp"] == 1
-            keep = np.where(single, columns["schedule"] == (axis[0] if plain not in axis else plain),
-                            interleaved[columns["schedule"]] == (columns["vpp"] > 1))
+            keep = np.where(
+                single,
+                columns["schedule"] == (axis[0] if plain not in axis else plain),
+                interleaved[columns["schedule"]] == (columns["vpp"] > 1),
+            )
         columns = {k: v[keep] for k, v in columns.items()}
     return columns
 
@@ -168,7 +175,8 @@ def infeasible(model: ModelSpec, workload: Workload, cluster: Cluster, found: En
     most = max(found.dropped.items(), key=lambda item: item[1], default=("none", 0))
     last = list(found.dropped.items())[-1] if found.dropped else most
     return InfeasibleError(
-        f"No layout of {model.name} on {cluster.n_ranks} ranks with gbs={workload.gbs}, seq_len={workload.seq_len} is legal: "
+        f"No layout of {model.name} on {cluster.n_ranks} ranks with gbs={workload.gbs}, seq_len={workload.seq_len} "
+        "is legal: "
         f"{found.considered} considered, all dropped.",
         f"rule {last[0]} dropped the last {last[1]} of them (most, {most[1]}, fell to {most[0]})",
         _nearest_gbs(workload, cluster),

@@ -77,13 +77,35 @@ def core_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
     heads = np.asarray(a.n_heads / s.tp)
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     if s.preset.attention in ("flash", "sdpa-cpu"):
-        dims = {"batch": s.sequences, "q_len": s.seq, "kv_len": np.asarray(float(s.seq_len)), "n_heads": heads,
-                "n_kv_heads": kv_heads, "qk_dim": float(a.qk_dim), "v_dim": float(a.v_dim), "causal": True, "window": a.window}
+        dims = {
+            "batch": s.sequences,
+            "q_len": s.seq,
+            "kv_len": np.asarray(float(s.seq_len)),
+            "n_heads": heads,
+            "n_kv_heads": kv_heads,
+            "qk_dim": float(a.qk_dim),
+            "v_dim": float(a.v_dim),
+            "causal": True,
+            "window": a.window,
+        }
         ops = [
-            Op("attention.core", "attention", "forward", {**dims, "direction": "forward"}, s.dtype, rerun="selective",
-               impl=s.preset.attention),
-            Op("attention.core.grad", "attention", "backward_input", {**dims, "direction": "backward"}, s.dtype,
-               impl=s.preset.attention),
+            Op(
+                "attention.core",
+                "attention",
+                "forward",
+                {**dims, "direction": "forward"},
+                s.dtype,
+                rerun="selective",
+                impl=s.preset.attention,
+            ),
+            Op(
+                "attention.core.grad",
+                "attention",
+                "backward_input",
+                {**dims, "direction": "backward"},
+                s.dtype,
+                impl=s.preset.attention,
+            ),
         ]
         softmax_stats = 4.0 * s.tokens * heads
         return ops, np.asarray(softmax_stats)
@@ -105,11 +127,15 @@ def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[li
     softmax_passes, softmax_kernels = (2.0, 1.0) if fused else (8.0, 4.0)
     ops = [
         product("attention.scores", "forward", s.seq, kv, float(a.qk_dim)),
-        s.memory("attention.softmax", "forward", softmax_passes * w * scores, kernels=softmax_kernels, rerun="selective"),
+        s.memory(
+            "attention.softmax", "forward", softmax_passes * w * scores, kernels=softmax_kernels, rerun="selective"
+        ),
         product("attention.values", "forward", s.seq, float(a.v_dim), kv),
         product("attention.values.dgrad", "backward_input", s.seq, kv, float(a.v_dim)),
         product("attention.values.wgrad", "backward_weight", kv, float(a.v_dim), s.seq),
-        s.memory("attention.softmax.grad", "backward_input", (softmax_passes + 1.0) * w * scores, kernels=softmax_kernels),
+        s.memory(
+            "attention.softmax.grad", "backward_input", (softmax_passes + 1.0) * w * scores, kernels=softmax_kernels
+        ),
         product("attention.scores.dgrad", "backward_input", s.seq, float(a.qk_dim), kv),
         product("attention.scores.wgrad", "backward_weight", kv, float(a.qk_dim), s.seq),
     ]

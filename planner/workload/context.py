@@ -86,9 +86,13 @@ class Shapes:
         """Input features of a weight on one tp rank."""
         return np.asarray(weight.n_in / self.tp) if weight.shard == "row" else np.asarray(float(weight.n_in))
 
-    def memory(self, name: str, phase: Phase, nbytes: FloatArray | float, *, kernels: float = 1.0, **more: object) -> Op:
+    def memory(
+        self, name: str, phase: Phase, nbytes: FloatArray | float, *, kernels: float = 1.0, **more: object
+    ) -> Op:
         """A memory-bound op that moves `nbytes` in `kernels` launches."""
-        return Op(name, "memory", phase, {"nbytes": np.asarray(nbytes, dtype=np.float64)}, self.dtype, kernels=kernels, **more)  # type: ignore[arg-type]
+        return Op(
+            name, "memory", phase, {"nbytes": np.asarray(nbytes, dtype=np.float64)}, self.dtype, kernels=kernels, **more
+        )  # type: ignore[arg-type]
 
     def linear(self, name: str, rows: FloatArray, n_in: FloatArray, n_out: FloatArray) -> list[Op]:
         """Forward, input-gradient and weight-gradient GEMMs of ``y = x W``.
@@ -102,12 +106,24 @@ class Shapes:
             Op(f"{name}.wgrad", "gemm", "backward_weight", {"m": n_in, "n": n_out, "k": rows}, self.dtype),
         ]
 
-    def tp_collective(self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "", rerun: str = "full") -> Op:
+    def tp_collective(
+        self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "", rerun: str = "full"
+    ) -> Op:
         """A collective over the tp group on the full hidden activation of the micro-batch."""
         nbytes = np.asarray(self.tokens * self.model.hidden * self.width)
         count = np.where(when & (self.tp > 1), 1.0, 0.0)
-        return Op(name, "collective", phase, {"nbytes": nbytes}, self.dtype, group="tp", collective=op, count=count,
-                  behind=behind, rerun=rerun)  # type: ignore[arg-type]
+        return Op(
+            name,
+            "collective",
+            phase,
+            {"nbytes": nbytes},
+            self.dtype,
+            group="tp",
+            collective=op,
+            count=count,
+            behind=behind,
+            rerun=rerun,
+        )  # type: ignore[arg-type]
 
     def enter_tp(self, name: str) -> list[Op]:
         """Collectives at the entrance of a tensor-parallel region (before a column split).
@@ -122,9 +138,16 @@ class Shapes:
         return [
             self.tp_collective(f"{name}.all_gather", "all_gather", "forward", when=self.sp),
             self.tp_collective(f"{name}.grad_all_reduce", "all_reduce", "backward_input", when=~self.sp, behind=late),
-            self.tp_collective(f"{name}.input_all_gather", "all_gather", "backward_weight", when=self.sp,
-                               behind=dgrad if self.preset.tp_backward_overlap else ""),
-            self.tp_collective(f"{name}.grad_reduce_scatter", "reduce_scatter", "backward_input", when=self.sp, behind=late),
+            self.tp_collective(
+                f"{name}.input_all_gather",
+                "all_gather",
+                "backward_weight",
+                when=self.sp,
+                behind=dgrad if self.preset.tp_backward_overlap else "",
+            ),
+            self.tp_collective(
+                f"{name}.grad_reduce_scatter", "reduce_scatter", "backward_input", when=self.sp, behind=late
+            ),
         ]
 
     def leave_tp(self, name: str) -> list[Op]:

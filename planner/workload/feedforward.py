@@ -26,14 +26,21 @@ def activation_ops(name: str, rows: FloatArray, width: FloatArray, gated: bool, 
     kernels = 1.0 if fused else (2.0 if gated else 3.0)
     return [
         s.memory(f"{name}.activation", "forward", n * (inputs + 1.0 + eager_extra), kernels=kernels),
-        s.memory(f"{name}.activation.grad", "backward_input", n * (2.0 * inputs + 1.0 + 2.0 * eager_extra), kernels=2.0 * kernels - 1.0),
+        s.memory(
+            f"{name}.activation.grad",
+            "backward_input",
+            n * (2.0 * inputs + 1.0 + 2.0 * eager_extra),
+            kernels=2.0 * kernels - 1.0,
+        ),
     ]
 
 
 def mlp_ops(ffn: Mlp, s: Shapes) -> tuple[list[Op], FloatArray]:
     """Dense feed-forward under tensor parallelism, and the bytes it saves."""
     ops, saved = dense_part("mlp", ffn.ffn_hidden, ffn.gated, s)
-    return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(saved + s.width * s.tokens_sp * s.model.hidden)
+    return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(
+        saved + s.width * s.tokens_sp * s.model.hidden
+    )
 
 
 def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list[Op], FloatArray]:
@@ -89,8 +96,16 @@ def _expert_exchange(row_bytes: FloatArray, s: Shapes) -> list[Op]:
 
     def exchange(name: str, op: str, group: str, nbytes: FloatArray, phase: Phase) -> Op:
         degree = s.ep if group == "ep" else s.etp
-        return Op(name, "collective", phase, {"nbytes": nbytes}, s.dtype, group=group, collective=op,
-                  count=np.where(degree > 1, 1.0, 0.0))
+        return Op(
+            name,
+            "collective",
+            phase,
+            {"nbytes": nbytes},
+            s.dtype,
+            group=group,
+            collective=op,
+            count=np.where(degree > 1, 1.0, 0.0),
+        )
 
     gathered = np.asarray(row_bytes * s.etp)
     return [

@@ -127,8 +127,17 @@ def _head(s: Shapes) -> Block:
     ]
     loss_rows = np.asarray(s.tokens * 4.0)
     ops.append(
-        Op("loss.all_reduce", "collective", "forward", {"nbytes": loss_rows}, "fp32", group="tp", collective="all_reduce",
-           count=np.where(s.tp > 1, 3.0, 0.0), rerun="never")
+        Op(
+            "loss.all_reduce",
+            "collective",
+            "forward",
+            {"nbytes": loss_rows},
+            "fp32",
+            group="tp",
+            collective="all_reduce",
+            count=np.where(s.tp > 1, 3.0, 0.0),
+            rerun="never",
+        )
     )
     copies = 2.0 * s.width if fused else s.width + 4.0 + 4.0
     saved = np.asarray(2.0 * s.tokens_sp * s.model.hidden * s.width)

@@ -20,7 +20,9 @@ def test_gpt_flops_are_the_formula_of_sc21() -> None:
     assert model_flops(model, workload) == pytest.approx(without, rel=1e-12)
     assert hardware_flops(model, workload, Layout(recompute="full")) == pytest.approx(without + again, rel=1e-12)
     # Selective recomputation runs the attention core again: 4 B s^2 l h.
-    assert hardware_flops(model, workload, Layout(recompute="selective")) == pytest.approx(without + 4 * b * s**2 * layers * h, rel=1e-12)
+    assert hardware_flops(model, workload, Layout(recompute="selective")) == pytest.approx(
+        without + 4 * b * s**2 * layers * h, rel=1e-12
+    )
 
 
 def test_experts_count_only_those_a_token_meets() -> None:
@@ -36,8 +38,13 @@ def test_experts_count_only_those_a_token_meets() -> None:
 def test_windows_bound_the_attention_span() -> None:
     model, _ = load("gemma3-27b")
     short, long = model_flops(model, Workload(1024, 1)) / 1024, model_flops(model, Workload(8192, 1)) / 8192
-    globals_, local = sum(x.attention.window is None for x in model.layers), sum(x.attention.window is not None for x in model.layers)
+    globals_, local = (
+        sum(x.attention.window is None for x in model.layers),
+        sum(x.attention.window is not None for x in model.layers),
+    )
     a = model.layers[0].attention
     per_token = 6 * a.n_heads * (a.qk_dim + a.v_dim)
     window = next(x.attention.window for x in model.layers if x.attention.window)
-    assert long - short == pytest.approx(per_token * (globals_ * (8192 - 1024) + local * (window - min(window, 1024))), rel=1e-9)
+    assert long - short == pytest.approx(
+        per_token * (globals_ * (8192 - 1024) + local * (window - min(window, 1024))), rel=1e-9
+    )

@@ -19,7 +19,9 @@ from planner.state import block_parameters, local_parameters, state_bytes
 
 
 def gpt(layers: int = 8) -> ModelSpec:
-    return from_shape(name="gpt", layers=layers, hidden=1024, heads=16, ffn_hidden=4096, vocab=8192, seq_len=512, tied=False)
+    return from_shape(
+        name="gpt", layers=layers, hidden=1024, heads=16, ffn_hidden=4096, vocab=8192, seq_len=512, tied=False
+    )
 
 
 def peak(model: ModelSpec, layout: Layout, workload: Workload, cluster: str) -> dict[str, np.ndarray]:
@@ -50,10 +52,18 @@ def test_expert_parameters_go_over_ep_and_etp_not_tp() -> None:
     ("stage", "parameters", "gradients", "optimizer"),
     [(0, 2, 4, 12), (1, 2, 4, 12 / 8), (2, 2, 4 / 8, 12 / 8), (3, 2 / 8, 4 / 8, 12 / 8)],
 )
-def test_zero_shards_optimizer_then_gradients_then_parameters(stage: int, parameters: float, gradients: float, optimizer: float) -> None:
+def test_zero_shards_optimizer_then_gradients_then_parameters(
+    stage: int, parameters: float, gradients: float, optimizer: float
+) -> None:
     # ZeRO (arXiv 1910.02054): 2 + 2 + 12 bytes in fp16 Adam; here gradients are kept in fp32.
-    found = state_bytes(Workload(512, 8), LayoutBatch.of(Layout(dp=8, zero_stage=stage)), get("generic"), np.asarray(8.0))
-    assert (float(found.parameters), float(found.gradients), float(found.optimizer)) == (parameters, gradients, optimizer)
+    found = state_bytes(
+        Workload(512, 8), LayoutBatch.of(Layout(dp=8, zero_stage=stage)), get("generic"), np.asarray(8.0)
+    )
+    assert (float(found.parameters), float(found.gradients), float(found.optimizer)) == (
+        parameters,
+        gradients,
+        optimizer,
+    )
 
 
 def test_fp32_training_has_one_copy_of_the_weights() -> None:
@@ -103,7 +113,9 @@ def test_the_verdict_has_three_answers() -> None:
 )
 def test_memory_falls_with_sharding_and_recomputation(tp: int, pp: int, stage: int, recompute: str, mbs: int) -> None:
     model, workload = gpt(8), Workload(512, 64)
-    layout = Layout(tp=tp, pp=pp, dp=16 // (tp * pp), zero_stage=stage if tp * pp < 16 else 0, recompute=recompute, mbs=mbs)
+    layout = Layout(
+        tp=tp, pp=pp, dp=16 // (tp * pp), zero_stage=stage if tp * pp < 16 else 0, recompute=recompute, mbs=mbs
+    )
     context = RuleContext(model, workload.gbs, workload.seq_len, 16)
     if not all(bool(v) for v in check(LayoutBatch.of(layout), context).values()):
         return
@@ -114,5 +126,7 @@ def test_memory_falls_with_sharding_and_recomputation(tp: int, pp: int, stage: i
         for name in ("parameters", "gradients", "optimizer"):
             assert (found[name] <= plain[name] + 1e-6).all()
     if recompute == "full" and pp > 1:
-        kept = peak(model, Layout(tp=tp, pp=pp, dp=layout.dp, zero_stage=layout.zero_stage, mbs=mbs), workload, "dgx-a100:2")
+        kept = peak(
+            model, Layout(tp=tp, pp=pp, dp=layout.dp, zero_stage=layout.zero_stage, mbs=mbs), workload, "dgx-a100:2"
+        )
         assert found["activations"][0] <= kept["activations"][0]

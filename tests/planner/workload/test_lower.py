@@ -15,7 +15,9 @@ from planner.workload.op import Op
 
 
 def gpt(layers: int = 2, hidden: int = 1024, heads: int = 16, vocab: int = 4096) -> ModelSpec:
-    return from_shape(name="gpt", layers=layers, hidden=hidden, heads=heads, ffn_hidden=4 * hidden, vocab=vocab, seq_len=512)
+    return from_shape(
+        name="gpt", layers=layers, hidden=hidden, heads=heads, ffn_hidden=4 * hidden, vocab=vocab, seq_len=512
+    )
 
 
 def llama(hidden: int = 512, heads: int = 8, kv_heads: int = 2, ffn: int = 1024, moe: Moe | None = None) -> ModelSpec:
@@ -23,7 +25,9 @@ def llama(hidden: int = 512, heads: int = 8, kv_heads: int = 2, ffn: int = 1024,
     return ModelSpec("llama", "llama", hidden, 1000, (layer,) * 2)
 
 
-def ops_of(model: ModelSpec, layout: Layout, seq_len: int = 512, framework: str = "generic", precision: str = "bf16") -> list[Op]:
+def ops_of(
+    model: ModelSpec, layout: Layout, seq_len: int = 512, framework: str = "generic", precision: str = "bf16"
+) -> list[Op]:
     lowered = lower(model, Workload(seq_len, 8, precision, "adamw", framework), LayoutBatch.of(layout), get(framework))
     return [*lowered.layers[0].ops]
 
@@ -67,11 +71,18 @@ def test_saved_bytes_follow_korthikanti(sp: int) -> None:
     # t-way: sbh(10 + 24/t + 5as/(ht)); with sequence parallel: sbh/t (34 + 5as/h).
     s, b, h, a, t = 512, 2, 1024, 16, 4
     model = gpt()
-    lowered = lower(model, Workload(s, 8, "fp16", "adamw", "megatron-2022"), LayoutBatch.of(Layout(tp=t, sp=sp, mbs=b)), get("megatron-2022"))
+    lowered = lower(
+        model,
+        Workload(s, 8, "fp16", "adamw", "megatron-2022"),
+        LayoutBatch.of(Layout(tp=t, sp=sp, mbs=b)),
+        get("megatron-2022"),
+    )
     expected = s * b * h / t * (34 + 5 * a * s / h) if sp else s * b * h * (10 + 24 / t + 5 * a * s / (h * t))
     assert float(lowered.layers[0].saved_bytes) == pytest.approx(expected, rel=1e-12)
     core = 5 * a * s * s * b / t
-    assert float(lowered.layers[0].saved_bytes - lowered.layers[0].saved_selective_bytes) == pytest.approx(core, rel=1e-12)
+    assert float(lowered.layers[0].saved_bytes - lowered.layers[0].saved_selective_bytes) == pytest.approx(
+        core, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,9 @@ def test_experts_get_their_share_of_rows() -> None:
     ep=st.sampled_from([1, 2, 4]),
     framework=st.sampled_from(["generic", "megatron-2021", "fsdp2"]),
 )
-def test_work_is_conserved_over_tensor_and_expert_parallel_ranks(tp: int, sp: int, mbs: int, ep: int, framework: str) -> None:
+def test_work_is_conserved_over_tensor_and_expert_parallel_ranks(
+    tp: int, sp: int, mbs: int, ep: int, framework: str
+) -> None:
     """Column and row GEMM FLOPs of all ranks add up to those of one rank (kv heads divide here)."""
     moe = Moe(8, 2, 256, shared_ffn_hidden=512)
     model = llama(kv_heads=8, moe=moe)
@@ -130,7 +143,9 @@ def test_work_is_conserved_over_tensor_and_expert_parallel_ranks(tp: int, sp: in
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([0, 1]), st.integers(1, 3)), min_size=1, max_size=6))
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([0, 1]), st.integers(1, 3)), min_size=1, max_size=6)
+)
 def test_a_batch_lowers_like_each_layout_alone(rows: list[tuple[int, int, int]]) -> None:
     layouts = [Layout(tp=tp, sp=sp if tp > 1 else 0, mbs=mbs) for tp, sp, mbs in rows]
     model, preset = gpt(), get("generic")

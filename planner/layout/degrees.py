@@ -1,0 +1,228 @@
+"""The degrees of parallelism and their arithmetic: `Layout`, and `LayoutBatch` for many at once.
+
+A `LayoutBatch` holds the same fields as arrays, so that one formula serves one layout and a
+million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.topology import GroupShape, group_shape
+from planner.schedule import names as schedule_names
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
+SCHEDULES: tuple[str, ...] = schedule_names()
+DEGREES: tuple[str, ...] = ("tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "fsdp", "mbs")
+AXES: tuple[str, ...] = ("tp", "cp", "dp", "dp_cp", "fsdp", "replica", "ep", "etp", "edp", "pp", "world")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One parallel layout.
+
+    Attributes
+    ----------
+    tp, cp, pp, dp : int
+        Tensor, context, pipeline and data parallel degrees; world = tp*cp*pp*dp.
+    sp : int
+        1: sequence parallel over the tp group (Megatron), 0: not.
+    vpp : int
+        Virtual stages per pipeline rank; 1 is not interleaved.
+    ep, etp : int
+        Expert and expert-tensor parallel degrees; ep*etp divides tp*cp*dp.
+    zero_stage : int
+        0-3. 3 shards parameters (ZeRO-3, FSDP); 1 shards the optimizer, 2 gradients too.
+    fsdp : int
+        Ranks over which ZeRO/FSDP shards; 0 means all of dp (and cp). dp = replicas * fsdp.
+    mbs : int
+        Sequences per micro-batch and data-parallel rank.
+    recompute : {'none', 'selective', 'full'}
+    schedule : str
+        Name of a pipeline schedule; 1f1b when pp is 1.
+    """
+
+    tp: int = 1
+    sp: int = 0
+    cp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int = 1
+    zero_stage: int = 0
+    fsdp: int = 0
+    mbs: int = 1
+    recompute: str = "none"
+    schedule: str = "1f1b"
+
+    @property
+    def world(self) -> int:
+        """Ranks that the layout uses."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    def microbatches(self, gbs: int) -> int:
+        """Micro-batches of one step: gbs / (mbs * dp)."""
+        return gbs // (self.mbs * self.dp)
+
+    def label(self) -> str:
+        """Short text for tables: the degrees that are not 1."""
+        parts = [f"{k}{getattr(self, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if getattr(self, k) > 1]
+        if self.sp:
+            parts.insert(1 if self.tp > 1 else 0, "sp")
+        if self.zero_stage:
+            parts.append(f"zero{self.zero_stage}")
+        if self.zero_stage and self.fsdp not in (0, self.dp):
+            parts.append(f"fsdp{self.fsdp}")
+        parts.append(f"mbs{self.mbs}")
+        if self.recompute != "none":
+            parts.append(self.recompute)
+        if self.pp > 1:
+            parts.append(self.schedule)
+        return " ".join(parts) if parts else "single"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayoutBatch:
+    """Many layouts as arrays of one shape (``()`` for a single one).
+
+    Fields as in `Layout`; `recompute` and `schedule` are indices into `RECOMPUTE` and
+    `SCHEDULES`.
+    """
+
+    tp: IntArray
+    sp: IntArray
+    cp: IntArray
+    pp: IntArray
+    vpp: IntArray
+    dp: IntArray
+    ep: IntArray
+    etp: IntArray
+    zero_stage: IntArray
+    fsdp: IntArray
+    mbs: IntArray
+    recompute: IntArray
+    schedule: IntArray
+
+    @classmethod
+    def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
+        """From one layout (shape ``()``) or a sequence of n (shape ``(n,)``)."""
+        single = isinstance(layouts, Layout)
+        items: Sequence[Layout] = [layouts] if isinstance(layouts, Layout) else layouts
+        columns = {}
+        for field in fields(cls):
+            values: list[int] = []
+            for item in items:
+                value = getattr(item, field.name)
+                if field.name == "recompute":
+                    value = RECOMPUTE.index(value)
+                elif field.name == "schedule":
+                    value = SCHEDULES.index(value)
+                values.append(value)
+            array = np.asarray(values, dtype=np.int64)
+            columns[field.name] = array[0] if single else array
+        return cls(**{name: np.asarray(array) for name, array in columns.items()})
+
+    def __len__(self) -> int:
+        return int(np.size(self.tp))
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> LayoutBatch:
+        """The layouts at `index` (integer positions or a mask)."""
+        return LayoutBatch(**{f.name: np.asarray(getattr(self, f.name)[index]) for f in fields(self)})
+
+    def layout(self, i: int) -> Layout:
+        """The i-th layout as a `Layout`."""
+        values = {f.name: int(np.atleast_1d(getattr(self, f.name))[i]) for f in fields(self)}
+        recompute, schedule = values.pop("recompute"), values.pop("schedule")
+        return Layout(**values, recompute=RECOMPUTE[recompute], schedule=SCHEDULES[schedule])
+
+    @property
+    def world(self) -> IntArray:
+        """Ranks of each layout."""
+        return np.asarray(self.tp * self.cp * self.pp * self.dp)
+
+    def microbatches(self, gbs: int) -> IntArray:
+        """Micro-batches of one step: gbs / (mbs * dp)."""
+        return np.asarray(gbs // (self.mbs * self.dp))
+
+    @property
+    def fsdp_degree(self) -> IntArray:
+        """Ranks over which ZeRO/FSDP shards: `fsdp`, or dp where it is blank (0)."""
+        return np.where(self.fsdp > 0, self.fsdp, self.dp)
+
+    @property
+    def edp(self) -> IntArray:
+        """Expert data parallel degree: tp*cp*dp / (ep*etp)."""
+        return np.asarray(np.maximum(self.tp * self.cp * self.dp // (self.ep * self.etp), 1))
+
+    def axis(self, name: str) -> tuple[IntArray, IntArray]:
+        """Size and stride (in ranks) of the groups of one axis.
+
+        Ranks are ordered tp, cp, dp, pp from the fastest to the slowest (Megatron's default
+        order tp-cp-ep-dp-pp for the dense grid). The expert grid folds onto tp*cp*dp as
+        etp, ep, edp from the fastest.
+        """
+        one = np.ones_like(self.tp)
+        table: dict[str, tuple[IntArray, IntArray]] = {
+            "tp": (self.tp, one),
+            "cp": (self.cp, self.tp),
+            "dp": (self.dp, np.asarray(self.tp * self.cp)),
+            "dp_cp": (np.asarray(self.dp * self.cp), self.tp),
+            "fsdp": (np.asarray(self.fsdp_degree * self.cp), self.tp),
+            "replica": (np.asarray(self.dp // self.fsdp_degree), np.asarray(self.tp * self.cp * self.fsdp_degree)),
+            "etp": (self.etp, one),
+            "ep": (self.ep, self.etp),
+            "edp": (self.edp, np.asarray(self.ep * self.etp)),
+            "pp": (self.pp, np.asarray(self.tp * self.cp * self.dp)),
+            "world": (self.world, one),
+        }
+        return table[name]
+
+    def group(self, name: str, gpus_per_node: int) -> GroupShape:
+        """Shape of the groups of one axis on nodes of `gpus_per_node` GPUs."""
+        size, stride = self.axis(name)
+        return group_shape(size, stride, gpus_per_node)
+
+
+def divisors(n: int, most: int | None = None) -> list[int]:
+    """Divisors of n in rising order, none above `most`."""
+    limit = n if most is None else min(n, most)
+    return [d for d in range(1, limit + 1) if n % d == 0] if n < 100_000 else _large_divisors(n, limit)
+
+
+def _large_divisors(n: int, limit: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted(d for d in {*small, *(n // d for d in small)} if d <= limit)
+
+
+def split_layers(n_layers: int, n_stages: int) -> tuple[int, ...] | None:
+    """Layers of each virtual stage, or None where they do not split.
+
+    Equal shares; or, where that is impossible, embedding and head count as a layer each, so
+    that the first and the last stage hold one layer fewer (126 layers on 16 stages of Llama
+    3.1 405B, arXiv 2407.21783, section 3.3.2; Megatron-Core's
+    ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``).
+    """
+    if n_stages < 1 or n_stages > n_layers:
+        return None
+    if n_layers % n_stages == 0:
+        return (n_layers // n_stages,) * n_stages
+    if (n_layers + 2) % n_stages == 0:
+        share = (n_layers + 2) // n_stages
+        return (share - 1, *(share,) * (n_stages - 2), share - 1)
+    return None
+
+
+def with_defaults(layout: Layout, world: int) -> Layout:
+    """Fill dp from the world size where tp*cp*pp divides it, and the schedule from vpp."""
+    rest = layout.tp * layout.cp * layout.pp
+    dp = world // rest if rest > 0 and world % rest == 0 else layout.dp
+    schedule = "interleaved-1f1b" if layout.vpp > 1 and layout.schedule == "1f1b" else layout.schedule
+    return replace(layout, dp=dp, schedule=schedule)

@@ -1,0 +1,428 @@
+"""Every validity rule of a layout, once: evaluated on arrays, explained for a single layout.
+
+Each rule has an identifier, a sentence, and a way out: a value that would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hwmodels.errors import Fault, InputError
+from planner.layout.degrees import (
+    RECOMPUTE,
+    SCHEDULES,
+    BoolArray,
+    IntArray,
+    Layout,
+    LayoutBatch,
+    divisors,
+    split_layers,
+)
+from planner.model.spec import ModelSpec, Moe
+from planner.presets import FrameworkPreset
+from planner.schedule import get as get_schedule
+
+_INTERLEAVED = np.asarray([get_schedule(name).interleaved for name in SCHEDULES])
+
+
+@dataclass(frozen=True, slots=True)
+class RuleContext:
+    """What the rules are evaluated against."""
+
+    model: ModelSpec
+    gbs: int
+    seq_len: int
+    world: int
+    framework: FrameworkPreset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A validity rule: its identifier, its sentence, its test on arrays, and its remedy.
+
+    Attributes
+    ----------
+    id : str
+    sentence : str
+        The rule as a person would say it.
+    holds : callable
+        ``(layouts, context) -> bool array``, True where the rule is kept.
+    explain : callable
+        ``(layout, context) -> (what, why, fix)`` for one layout that breaks it.
+    needs : tuple of str
+        Rules that must hold for this one to be meaningful (no faults in a row for one cause).
+    """
+
+    id: str
+    sentence: str
+    holds: Callable[[LayoutBatch, RuleContext], BoolArray]
+    explain: Callable[[Layout, RuleContext], tuple[str, str, str]]
+    needs: tuple[str, ...] = ("degrees-positive",)
+
+
+def _choices(values: Iterable[int], name: str) -> str:
+    return f"{name} in " + ", ".join(str(v) for v in values)
+
+
+def _attention_heads(ctx: RuleContext) -> list[int]:
+    return sorted({layer.attention.n_heads for layer in ctx.model.layers})
+
+
+def _divides(number: int, array: IntArray) -> BoolArray:
+    return np.asarray(number % np.maximum(array, 1) == 0)
+
+
+def _experts(ctx: RuleContext) -> list[int]:
+    return sorted({layer.ffn.n_experts for layer in ctx.model.layers if isinstance(layer.ffn, Moe)})
+
+
+def _all(parts: Iterable[BoolArray], like: IntArray) -> BoolArray:
+    result = np.ones(np.shape(like), dtype=np.bool_)
+    for part in parts:
+        result = result & part
+    return result
+
+
+def _positive(b: LayoutBatch, _: RuleContext) -> BoolArray:
+    at_least_one = _all((getattr(b, k) >= 1 for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs")), b.tp)
+    return at_least_one & (b.fsdp >= 0) & ((b.sp == 0) | (b.sp == 1)) & (b.zero_stage >= 0) & (b.zero_stage <= 3)
+
+
+def _explain_positive(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
+    bad = [f"{k}={getattr(lay, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs") if getattr(lay, k) < 1]
+    if lay.fsdp < 0:
+        bad.append(f"fsdp={lay.fsdp}")
+    if lay.sp not in (0, 1):
+        bad.append(f"sp={lay.sp}")
+    if not 0 <= lay.zero_stage <= 3:
+        bad.append(f"zero_stage={lay.zero_stage}")
+    return (
+        ", ".join(bad),
+        "degrees are whole numbers of at least 1, sp is 0 or 1, zero_stage 0 to 3",
+        "1 for a degree that is not used",
+    )
+
+
+def _explain_world(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    rest = lay.tp * lay.cp * lay.pp
+    if ctx.world % rest == 0:
+        fix = f"dp={ctx.world // rest}"
+    else:
+        fix = f"a product tp*cp*pp that divides {ctx.world}, e.g. {_choices(divisors(ctx.world, 64), 'tp*cp*pp')}"
+    return f"tp*cp*pp*dp = {lay.world}", f"the cluster has {ctx.world} ranks", fix
+
+
+def _explain_heads(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    heads = _attention_heads(ctx)
+    fit = [d for d in divisors(min(heads)) if all(h % d == 0 for h in heads)]
+    return (
+        f"tp={lay.tp} does not divide the attention heads",
+        f"{ctx.model.name} has {heads[0]} heads",
+        _choices(fit, "tp"),
+    )
+
+
+def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
+    return _all(((k % np.maximum(b.tp, 1) == 0) | (b.tp % k == 0) for k in kv), b.tp)
+
+
+def _explain_kv(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
+    return (
+        f"tp={lay.tp} neither divides nor is a multiple of the key-value heads",
+        f"{ctx.model.name} has {kv[0]} key-value heads, which are split or replicated whole",
+        _choices(divisors(kv[0]), "tp"),
+    )
+
+
+def _ffn_widths(ctx: RuleContext) -> list[int]:
+    widths = set()
+    for layer in ctx.model.layers:
+        ffn = layer.ffn
+        if isinstance(ffn, Moe):
+            if ffn.shared_ffn_hidden:
+                widths.add(ffn.shared_ffn_hidden)
+        else:
+            widths.add(ffn.ffn_hidden)
+    return sorted(widths)
+
+
+def _explain_ffn(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    bad = next(w for w in _ffn_widths(ctx) if w % lay.tp)
+    return (
+        f"tp={lay.tp} does not divide the feed-forward width {bad}",
+        "a column split gives each rank a whole share",
+        _choices(divisors(bad, 64), "tp"),
+    )
+
+
+def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    stages = np.asarray(b.pp * b.vpp)
+    unique, inverse = np.unique(stages, return_inverse=True)
+    fits = np.asarray([split_layers(ctx.model.n_layers, int(s)) is not None for s in unique])
+    return np.asarray(fits[inverse].reshape(np.shape(stages)))
+
+
+def _explain_layers(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    n = ctx.model.n_layers
+    fit = [d for d in range(1, n + 1) if split_layers(n, d) is not None]
+    here = [d // lay.pp for d in fit if d % lay.pp == 0]
+    fix = _choices(here, "vpp") if here else _choices(fit, "pp*vpp")
+    return (
+        f"pp*vpp = {lay.pp * lay.vpp} does not divide the {n} layers",
+        f"virtual stages hold equal shares of {n} layers, or of {n + 2} with embedding and head counted as one each",
+        fix,
+    )
+
+
+def _explain_gbs(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    per = lay.mbs * lay.dp
+    near = max(per, round(ctx.gbs / per) * per)
+    options = divisors(ctx.gbs // lay.dp, 64) if ctx.gbs % lay.dp == 0 else []
+    fix = _choices(options, "mbs") if options else f"gbs={near}, or dp dividing {ctx.gbs}"
+    return (
+        f"mbs*dp = {per} does not divide gbs={ctx.gbs}",
+        "every rank runs the same whole number of micro-batches",
+        fix,
+    )
+
+
+def _explain_interleave(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    m = lay.microbatches(ctx.gbs)
+    return (
+        f"{m} micro-batches with pp={lay.pp}, vpp={lay.vpp}",
+        "interleaved 1F1B runs micro-batches in rounds of pp",
+        f"vpp=1, or micro-batches that are a multiple of {lay.pp}",
+    )
+
+
+def _explain_ep(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    experts = _experts(ctx)
+    if not experts:
+        return f"ep={lay.ep}, etp={lay.etp}", f"{ctx.model.name} has no experts", "ep=1 etp=1"
+    return (
+        f"ep={lay.ep} does not divide the {experts[0]} experts",
+        "each rank holds the same number of experts",
+        _choices(divisors(experts[0]), "ep"),
+    )
+
+
+def _ep_grid(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    return np.asarray((b.tp * b.cp * b.dp) % np.maximum(b.ep * b.etp, 1) == 0)
+
+
+def _etp_width(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    widths = {layer.ffn.ffn_hidden for layer in ctx.model.layers if isinstance(layer.ffn, Moe)}
+    return _all((_divides(w, b.etp) for w in widths), b.tp)
+
+
+def _need_experts(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    experts = _experts(ctx)
+    if not experts:
+        return np.asarray((b.ep == 1) & (b.etp == 1))
+    return _all((_divides(e, b.ep) for e in experts), b.tp)
+
+
+def _zero_known(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    stages = ctx.framework.zero_stages if ctx.framework else (0, 1, 2, 3)
+    return np.asarray(np.isin(b.zero_stage, stages))
+
+
+def _explain_zero_known(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    preset = ctx.framework
+    stages = preset.zero_stages if preset else (0, 1, 2, 3)
+    name = preset.name if preset else "the framework"
+    return f"zero_stage={lay.zero_stage}", f"{name} has no such stage", _choices(stages, "zero_stage")
+
+
+def _zero_pipeline(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    most = ctx.framework.pipeline_zero_max if ctx.framework else 3
+    return np.asarray((b.pp == 1) | (b.zero_stage <= most))
+
+
+def _explain_zero_pipeline(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    preset = ctx.framework
+    most, name = (preset.pipeline_zero_max, preset.name) if preset else (3, "the framework")
+    return (
+        f"zero_stage={lay.zero_stage} with pp={lay.pp}",
+        f"{name} pipelines accumulate whole gradients over micro-batches",
+        f"zero_stage<={most}, or pp=1",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "degrees-positive",
+        "Every degree is a whole number of at least 1; sp is 0 or 1; zero_stage is 0 to 3.",
+        _positive,
+        _explain_positive,
+        (),
+    ),
+    Rule(
+        "world-product",
+        "tp*cp*pp*dp equals the number of ranks.",
+        lambda b, c: np.asarray(b.world == c.world),
+        _explain_world,
+    ),
+    Rule(
+        "tp-heads",
+        "tp divides the attention heads.",
+        lambda b, c: _all((_divides(h, b.tp) for h in _attention_heads(c)), b.tp),
+        _explain_heads,
+    ),
+    Rule("tp-kv-heads", "tp divides the key-value heads or is a multiple of them.", _kv_ok, _explain_kv),
+    Rule(
+        "tp-ffn",
+        "tp divides every dense feed-forward width.",
+        lambda b, c: _all((_divides(w, b.tp) for w in _ffn_widths(c)), b.tp),
+        _explain_ffn,
+    ),
+    Rule(
+        "sp-needs-tp",
+        "Sequence parallel needs a tensor-parallel group.",
+        lambda b, c: np.asarray((b.sp == 0) | (b.tp > 1)),
+        lambda lay, c: ("sp=1 with tp=1", "sequence parallel splits activations over the tp group", "sp=0, or tp>1"),
+    ),
+    Rule(
+        "seq-split",
+        "seq_len divides by tp (with sequence parallel) and by 2*cp.",
+        lambda b, c: np.asarray(
+            (c.seq_len % np.where(b.sp == 1, b.tp * b.cp, b.cp) == 0) & ((b.cp == 1) | (c.seq_len % (2 * b.cp) == 0))
+        ),
+        lambda lay, c: (
+            f"seq_len={c.seq_len} with tp={lay.tp}, sp={lay.sp}, cp={lay.cp}",
+            "every rank takes an equal part of the sequence",
+            f"a seq_len that is a multiple of {(lay.tp if lay.sp else 1) * 2 * lay.cp}",
+        ),
+    ),
+    Rule(
+        "layers-stages",
+        "pp*vpp divides the number of layers, or that number plus 2 (embedding and head).",
+        _layers_split,
+        _explain_layers,
+    ),
+    Rule("gbs-microbatch", "mbs*dp divides gbs.", lambda b, c: _divides(c.gbs, np.asarray(b.mbs * b.dp)), _explain_gbs),
+    Rule(
+        "vpp-needs-pp",
+        "Virtual stages need a pipeline and the interleaved schedule, and the reverse.",
+        lambda b, c: np.asarray(np.where(_INTERLEAVED[b.schedule], (b.pp > 1) & (b.vpp > 1), b.vpp == 1)),
+        lambda lay, c: (
+            f"vpp={lay.vpp} with pp={lay.pp} and schedule {lay.schedule}",
+            "interleaved schedules need pp > 1 and vpp > 1, the others hold one stage a rank",
+            "vpp=1 with " + " or ".join(n for n in SCHEDULES if not get_schedule(n).interleaved),
+        ),
+    ),
+    Rule(
+        "interleave-rounds",
+        "Interleaved 1F1B needs micro-batches in multiples of pp.",
+        lambda b, c: np.asarray((b.vpp == 1) | (b.microbatches(c.gbs) % np.maximum(b.pp, 1) == 0)),
+        _explain_interleave,
+        ("degrees-positive", "gbs-microbatch"),
+    ),
+    Rule("ep-experts", "ep divides the number of experts; a dense model has ep = etp = 1.", _need_experts, _explain_ep),
+    Rule(
+        "ep-grid",
+        "ep*etp divides tp*cp*dp.",
+        _ep_grid,
+        lambda lay, c: (
+            f"ep*etp = {lay.ep * lay.etp} does not divide tp*cp*dp = {lay.tp * lay.cp * lay.dp}",
+            "the expert grid folds onto the ranks of one pipeline stage",
+            _choices([d // lay.etp for d in divisors(lay.tp * lay.cp * lay.dp, 256) if d % lay.etp == 0], "ep"),
+        ),
+    ),
+    Rule(
+        "etp-width",
+        "etp divides the expert width.",
+        _etp_width,
+        lambda lay, c: (
+            f"etp={lay.etp} does not divide the expert width",
+            "a column split gives each rank a whole share",
+            "etp=1",
+        ),
+    ),
+    Rule(
+        "fsdp-divides-dp",
+        "fsdp divides dp.",
+        lambda b, c: np.asarray(b.dp % np.maximum(b.fsdp_degree, 1) == 0),
+        lambda lay, c: (
+            f"fsdp={lay.fsdp} does not divide dp={lay.dp}",
+            "dp = replicas * fsdp",
+            _choices(divisors(lay.dp, 1024), "fsdp"),
+        ),
+    ),
+    Rule(
+        "zero-needs-dp",
+        "ZeRO needs more than one data-parallel rank.",
+        lambda b, c: np.asarray((b.zero_stage == 0) | (b.dp * b.cp > 1)),
+        lambda lay, c: (
+            f"zero_stage={lay.zero_stage} with dp={lay.dp}",
+            "there is nothing to shard over",
+            "zero_stage=0",
+        ),
+    ),
+    Rule(
+        "moe-tp-needs-sp",
+        "Experts with tensor parallelism need sequence parallelism, so that each rank routes its own tokens.",
+        lambda b, c: np.asarray((b.tp == 1) | (b.sp == 1) | (b.ep == 1)),
+        lambda lay, c: (
+            f"ep={lay.ep} with tp={lay.tp} and sp=0",
+            "tp ranks would all dispatch the same tokens",
+            "sp=1, or ep=1",
+        ),
+    ),
+    Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, _explain_zero_known),
+    Rule(
+        "framework-zero-pipeline",
+        "The framework runs the ZeRO stage with a pipeline.",
+        _zero_pipeline,
+        _explain_zero_pipeline,
+    ),
+)
+
+
+def check(layouts: LayoutBatch, context: RuleContext) -> dict[str, BoolArray]:
+    """Evaluate every rule on arrays.
+
+    Returns
+    -------
+    dict of str to ndarray of bool
+        Rule identifier -> True where the rule holds.
+    """
+    with np.errstate(divide="ignore"):
+        return {rule.id: np.asarray(rule.holds(layouts, context)) for rule in RULES}
+
+
+def faults(layout: Layout, context: RuleContext, where: str = "") -> list[Fault]:
+    """All rules that one layout breaks, each with a way out."""
+    unknown = _unknown_names(layout, where)
+    if unknown:
+        return unknown
+    kept = check(LayoutBatch.of(layout), context)
+    found = []
+    for rule in RULES:
+        if not kept[rule.id] and all(kept[need] for need in rule.needs):
+            what, why, fix = rule.explain(layout, context)
+            found.append(Fault(what, where, why, fix, rule.id))
+    return found
+
+
+def _unknown_names(layout: Layout, where: str) -> list[Fault]:
+    found = []
+    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+        value = getattr(layout, name)
+        if value not in allowed:
+            found.append(
+                Fault(f"{name} is {value!r}", where, "it is not a known name", " or ".join(allowed), f"{name}-known")
+            )
+    return found
+
+
+def validate(layout: Layout, context: RuleContext, where: str = "") -> None:
+    """Raise `InputError` with every broken rule; return silently when all hold."""
+    found = faults(layout, context, where)
+    if found:
+        raise InputError(found)
