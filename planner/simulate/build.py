@@ -46,7 +46,37 @@ class Builder:
         self.rank_of = np.array([self.schedule.rank_of(s, pp) for s in range(n_stages)], np.int64)
         # Index of (rank, chunk) in the duration vector, for each stage.
         self.place = self.rank_of * vpp + [self.schedule.chunk_of(s, pp) for s in range(n_stages)]
+        self._link_actions()
         self._classify()
+
+    def _link_actions(self) -> None:
+        """Find the neighbour's action that makes what an action receives; refuse lists that cannot run.
+
+        Edges are needed between ranks only; on one rank the order must already be right.
+        """
+        n_stages, count = len(self.rank_of), self.microbatches
+        forward, weight = self.a_kind == NodeKind.F, self.a_kind == NodeKind.W
+        # One row of action numbers for F, one for B or I, one for W; stages padded at both ends.
+        table = np.full((3, n_stages + 2, count), -1)
+        row, stage, own = np.where(forward, 0, np.where(weight, 2, 1)), self.a_stage + 1, np.arange(len(forward))
+        table[row, stage, self.a_microbatch] = own
+        self.producer = table[row, np.where(forward, stage - 1, stage + 1), self.a_microbatch]
+        self.producer[weight] = table[1, stage, self.a_microbatch][weight]
+        forward_of = table[0, stage, self.a_microbatch]
+        near = self.a_rank[self.producer] == self.a_rank
+        late = ((self.producer > own) & near) | (forward_of > own) | (forward_of < 0)
+        ends = np.where(forward, self.a_stage == 0, (self.a_stage == n_stages - 1) & ~weight)
+        if np.any(late | (~ends & (self.producer < 0))):
+            raise self._deadlock()
+
+    def _deadlock(self) -> InputError:
+        return InputError(
+            Fault(
+                f"{self.schedule.name} deadlocks: {self.microbatches} micro-batches, pp={self.pp}, vpp={self.vpp}",
+                "schedule",
+                "some action waits for one that its own rank runs later, or that nobody runs",
+            )
+        )
 
     def _classify(self) -> None:
         """What each action sends and receives, and whether its buckets are nodes of their own."""
@@ -178,13 +208,8 @@ class Builder:
             nodes = self._add(count, **field)
             self._chain(nodes, field["rank"])
             self._edge(self.last[self.sends], nodes)
-        # The producer of what an action receives: the neighbour's action of the same direction.
         self.receiver = np.flatnonzero(self.receives)
-        direction = np.where(self.a_kind == NodeKind.F, 1, -1)
-        key = ((direction > 0) * len(self.rank_of) + self.a_stage) * self.microbatches + self.a_microbatch
-        table = np.full(2 * len(self.rank_of) * self.microbatches, -1)
-        table[key[self.sends]] = self.send_node[self.sends]
-        self.received_from = table[(key - direction * self.microbatches)[self.receiver]]
+        self.received_from = self.send_node[self.producer[self.receiver]]
         self._edge(self.received_from, self.first[self.receiver])
 
     def _add_unshards(self) -> None:
@@ -280,13 +305,7 @@ class Builder:
         m = sum(len(e[0]) for e in self._edges[:core_edges])
         level = _levels(n_core, source[:m], target[:m])
         if level is None:
-            raise InputError(
-                Fault(
-                    f"{self.schedule.name} deadlocks: {self.microbatches} micro-batches, pp={self.pp}, vpp={self.vpp}",
-                    "schedule",
-                    "some action waits for one that its own rank runs later",
-                )
-            )
+            raise self._deadlock()
         rank = np.arange(self._n)  # new number -> old number
         rank[:n_core] = np.argsort(level, kind="stable")
         new = np.empty(self._n, np.int64)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
-from planner.schedule import Kind, get, names
+from planner.schedule import Action, Kind, get, names
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.simulate.dag import NodeKind, build_dag, durations
 from planner.simulate.maxplus import lower_bound, simulate, step_seconds
@@ -101,7 +101,8 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
                     gather = ("gather", *use)
                     gathers.append((gather, queues[r, "c"][-1]))
                     i_ready = len(gathers) - 1 - plan.prefetch
-                    put(r, "g", gather, costs.unshard_s[0, r, c, k], [gathers[i_ready][1] if i_ready >= 0 else ("step", r)])
+                    reached = gathers[i_ready][1] if i_ready >= 0 else ("step", r)
+                    put(r, "g", gather, costs.unshard_s[0, r, c, k], [reached])
                     after.append(gather)
                 put(r, "c", task, seconds[k] + (costs.backward_sync_extra_s[0, r, c, k] if synced else 0.0), after)
                 if synced:
@@ -189,7 +190,10 @@ def test_the_numbers_of_the_comment_above() -> None:
     assert step_seconds(dag, durations(dag, zero_costs(4, 2, forward_s=0.5, backward_input_s=1.0)))[0] == 28.5
 
 
-def _ends(dag_args: tuple, plan: CommPlan, costs: StageCosts) -> tuple[dict[tuple[str, int, int], tuple[float, float]], float]:
+Spans = dict[tuple[str, int, int], tuple[float, float]]
+
+
+def _ends(dag_args: tuple, plan: CommPlan, costs: StageCosts) -> tuple[Spans, float]:
     dag = build_dag(*dag_args, plan)
     timing = simulate(dag, durations(dag, costs))
     at = {
@@ -317,10 +321,18 @@ def test_wrong_shapes_and_plans_are_all_named() -> None:
         build_dag("interleaved-1f1b", 4, 6, 2, CommPlan())
 
 
-def test_a_schedule_that_deadlocks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = get("gpipe")
-    good = type(schedule).actions
-    # Both ranks run backward first: rank 0 waits for rank 1, rank 1 for its own forward that it runs later.
-    monkeypatch.setattr(type(schedule), "actions", lambda *a: [list(reversed(order)) for order in good(*a)])
+@pytest.mark.parametrize(
+    "lists",
+    [
+        ["0B0 0F0 0F1 0B1", "1F0 1B0 1F1 1B1"],  # a backward before its own forward
+        ["0F0 0B1 0F1 0B0", "1F0 1B0 1F1 1B1"],
+        ["0F0 0B0 0F1 0B1", "1F1 1F0 1B0 1B1"],  # rank 0 waits for B0, rank 1 for F1
+        ["0F0 0F1 0B0 0B1", "1F0 1B0"],  # nobody runs 1B1
+    ],
+)
+def test_a_schedule_that_deadlocks_is_refused(monkeypatch: pytest.MonkeyPatch, lists: list[str]) -> None:
+    orders = [[Action.parse(text) for text in line.split()] for line in lists]
+    monkeypatch.setattr(type(get("gpipe")), "actions", lambda *_: orders)
+    build_dag.cache_clear()
     with pytest.raises(InputError, match="deadlocks"):
-        build_dag("gpipe", 2, 3, 1, CommPlan(prefetch=9))
+        build_dag("gpipe", 2, 2, 1, CommPlan())
