@@ -18,6 +18,8 @@ from planner.layout import faults as layout_faults
 from planner.model import read_config
 from planner.model.spec import ModelSpec
 from planner.plan import OPTIMIZERS, PRECISIONS, Plan
+from planner.presets import get as get_preset
+from planner.presets import names as framework_names
 from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
 
@@ -40,7 +42,8 @@ def plan_faults(plan: Plan, source: str = "") -> list[Fault]:
         return [*found, *error.faults]
     if found:
         return found
-    context = RuleContext(model, plan.workload.gbs, plan.workload.seq_len, plan.layout.world)
+    work = plan.workload
+    context = RuleContext(model, work.gbs, work.seq_len, plan.layout.world, get_preset(work.framework))
     broken = layout_faults(plan.layout, context, place(source, "layout"))
     found += [fault for fault in broken if fault.rule not in _STATED]
     if found:
@@ -63,7 +66,7 @@ def _workload(plan: Plan, source: str) -> Iterator[Fault]:
             yield Fault(
                 f"is {getattr(work, key)}", place(source, f"workload.{key}"), "at least 1 is needed", "1 or more"
             )
-    for key, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS)):
+    for key, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("framework", framework_names())):
         if getattr(work, key) not in known:
             where = place(source, f"workload.{key}")
             yield Fault(f"is {getattr(work, key)!r}", where, "it is not a known name", " or ".join(known))

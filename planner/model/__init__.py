@@ -49,8 +49,9 @@ def names() -> tuple[str, ...]:
 
 
 def _near(word: str, known: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(word, known, 3, 0.5)
-    return f"did you mean {' or '.join(close)}? " if close else ""
+    """What a wrong word may have meant; everything that is known where nothing resembles it."""
+    close = difflib.get_close_matches(word, known, 3, 0.6)
+    return " or ".join(close) if close else "one of " + ", ".join(known)
 
 
 def read_config(config: Mapping[str, Any], name: str = "", source: str = "") -> ModelSpec:
@@ -82,12 +83,14 @@ def read_config(config: Mapping[str, Any], name: str = "", source: str = "") -> 
         what = "is missing" if kind is None else f"is {kind_of(kind)}"
         raise InputError(Fault(what, where, "it says which family the keys belong to", "one of " + ", ".join(known)))
     if kind not in known:
+        close = difflib.get_close_matches(kind, known, 2, 0.6)
+        meant = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
             Fault(
                 f"{kind!r} is not a supported model family",
                 where,
                 "its keys cannot be read without guessing",
-                f"{_near(kind, known)}supported: {', '.join(known)}",
+                f"{meant}supported: {', '.join(known)}",
             )
         )
     own = config.get("_name_or_path")
@@ -128,6 +131,6 @@ def load(name_or_path: str | Path) -> tuple[ModelSpec, dict[str, Any]]:
             f"no model named {text!r}",
             "model",
             "it is neither in the catalog nor a file",
-            f"{_near(text, names())}a path to a config.json, or one of {', '.join(names())}",
+            f"{_near(text, names())}, or the path of a config.json",
         )
     )

@@ -106,7 +106,7 @@ def test_load_by_path_folder_and_name(tmp_path: Path) -> None:
 
 
 def test_load_refuses_what_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="did you mean llama-3-70b"):
+    with pytest.raises(InputError, match="Try: llama-3-70b or"):
         load("llama3-70b")
     with pytest.raises(InputError, match="no such file"):
         load(tmp_path / "missing.json")

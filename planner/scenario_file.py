@@ -1,0 +1,231 @@
+"""What a scenario YAML may say, as pydantic models (the file boundary only).
+
+Ranges and limits are read by one validator each, so that a wrong one is one fault and not one
+for every form that it might have had.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+
+from hwmodels.errors import Fault
+from planner.layout import RECOMPUTE, SCHEDULES
+from planner.presets import names as framework_names
+from planner.search.search import OBJECTIVES
+
+MAX = "max"
+NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
+_LIMIT = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*$")
+_SPAN = re.compile(r"^\s*(\d+)\s*\.\.\s*(\d+)\s*$")
+
+
+class RefusedError(ValueError):
+    """Carries faults through pydantic, which adds the path."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        super().__init__(what)
+        self.faults = (Fault(what, "", why, fix),)
+
+
+def near(word: str, known: tuple[str, ...]) -> str:
+    """The known names that resemble a word, or all of them."""
+    close = difflib.get_close_matches(word, known, 2, 0.6)
+    return " or ".join(close or known)
+
+
+def _whole(value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        quoted = " (text)" if isinstance(value, str) else ""
+        raise RefusedError(f"value {value!r}{quoted}", "whole numbers stand without quotes", f"{least} or more")
+    if value < least:
+        raise RefusedError(f"value {value}", f"at least {least} is needed", f"{least} or more")
+    return value
+
+
+def _numbers(least: int) -> Callable[[Any], Any]:
+    """A range of whole numbers: a list, one value, ``a..b``, ``{min, max}`` or ``max``."""
+
+    def check(value: Any) -> Any:
+        if value == MAX:
+            return MAX
+        if isinstance(value, str) and (span := _SPAN.match(value)):
+            value = {"min": int(span[1]), "max": int(span[2])}
+        if isinstance(value, dict):
+            if not value or set(value) - {"min", "max"}:
+                raise RefusedError(f"value {value!r}", "a range has min, max or both", "{min: 1, max: 8}")
+            low, high = _whole(value.get("min", least), least), value.get("max")
+            if high is not None and _whole(high, least) < low:
+                raise RefusedError(f"range {low} to {high}", "it is empty", f"{{min: {high}, max: {low}}}")
+            return Span(low, high)
+        items = value if isinstance(value, list) else [value]
+        if not items:
+            raise RefusedError("an empty list", "there is nothing to search", "[1]")
+        return tuple(sorted({_whole(item, least) for item in items}))
+
+    return check
+
+
+class Span(tuple[int, Any]):
+    """Values from `low` to `high` (None: no end), both included."""
+
+    def __new__(cls, low: int, high: int | None) -> Span:
+        """From the two ends."""
+        return super().__new__(cls, (low, high))
+
+    def holds(self, value: int) -> bool:
+        """Whether the value lies inside."""
+        return self[0] <= value and (self[1] is None or value <= self[1])
+
+
+def _words(known: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Names out of `known`: a list, one name, or ``max`` for all."""
+
+    def check(value: Any) -> Any:
+        if value == MAX:
+            return known
+        items = value if isinstance(value, list) else [value]
+        if not items:
+            raise RefusedError("an empty list", "there is nothing to search", f"[{known[0]}]")
+        for item in items:
+            if item not in known:
+                raise RefusedError(f"value {item!r}", "it is not a known name", near(str(item), known))
+        return tuple(dict.fromkeys(items))
+
+    return check
+
+
+def _limit(least: int) -> Callable[[Any], Any]:
+    """A limit: ``"<=8"`` and its like, or what a range may say."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and (found := _LIMIT.match(value)):
+            return Limit(found[1], int(found[2]))
+        if isinstance(value, str) and not _SPAN.match(value):
+            raise RefusedError(f"value {value!r}", "it is no limit", '"<=8", "1..8", 8 or [1, 2, 4]')
+        return _numbers(least)(value)
+
+    return check
+
+
+class Limit(tuple[str, int]):
+    """A comparison with a number."""
+
+    def __new__(cls, sign: str, bound: int) -> Limit:
+        """From a sign such as ``<=`` and a number."""
+        return super().__new__(cls, (sign, bound))
+
+    def holds(self, value: int) -> bool:
+        """Whether the value satisfies it."""
+        sign, bound = self
+        return {
+            "<=": value <= bound, ">=": value >= bound, "<": value < bound, ">": value > bound,
+            "==": value == bound, "!=": value != bound,
+        }[sign]  # fmt: skip
+
+
+def _framework(value: Any) -> str:
+    known = framework_names()
+    if value not in known:
+        raise RefusedError(f"value {value!r}", "it is not a known framework", near(str(value), known))
+    return str(value)
+
+
+One = Annotated[Any, PlainValidator(_numbers(1))]
+Zero = Annotated[Any, PlainValidator(_numbers(0))]
+OneLimit = Annotated[Any, PlainValidator(_limit(1))]
+ZeroLimit = Annotated[Any, PlainValidator(_limit(0))]
+Recompute = Annotated[Any, PlainValidator(_words(RECOMPUTE))]
+ScheduleName = Annotated[Any, PlainValidator(_words(SCHEDULES))]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+class Strict(BaseModel):
+    """Unknown keys are faults; nothing can be changed afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkloadFile(Strict):
+    """What is trained."""
+
+    seq_len: Count
+    gbs: Count
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    framework: Annotated[str, PlainValidator(_framework, json_schema_input_type=str)] = "generic"
+
+
+class SearchFile(Strict):
+    """Values to search for each field; a field left out takes the default range."""
+
+    tp: One = None
+    sp: Zero = None
+    cp: One = None
+    pp: One = None
+    vpp: One = None
+    dp: One = None
+    ep: One = None
+    etp: One = None
+    zero_stage: Zero = None
+    fsdp: Zero = None
+    mbs: One = None
+    recompute: Recompute = None
+    schedule: ScheduleName = None
+    top: Count = 10
+
+
+class ConstraintsFile(Strict):
+    """What every layout of the answer must satisfy."""
+
+    tp: OneLimit = None
+    sp: ZeroLimit = None
+    cp: OneLimit = None
+    pp: OneLimit = None
+    vpp: OneLimit = None
+    dp: OneLimit = None
+    ep: OneLimit = None
+    etp: OneLimit = None
+    zero_stage: ZeroLimit = None
+    fsdp: ZeroLimit = None
+    mbs: OneLimit = None
+    recompute: Recompute = None
+    schedule: ScheduleName = None
+    memory_headroom: Annotated[float, Field(strict=True, ge=0, lt=1)] | None = None
+
+
+class RunFile(Strict):
+    """Whether and how plans run for real."""
+
+    execute: Flag = False
+    ranks: Count | None = None
+    plans: Count = 3
+    repeats: Count = 5
+    warmup: Annotated[int, Field(strict=True, ge=0)] = 2
+
+
+class OutputsFile(Strict):
+    """Where results go."""
+
+    folder: Text | None = None
+
+
+class ScenarioFile(Strict):
+    """A scenario: one question, from the model to the outputs."""
+
+    name: Text | None = None
+    notes: str = ""
+    model: Text | dict[str, Any]
+    cluster: Text | dict[str, Any]
+    workload: WorkloadFile
+    search: SearchFile = SearchFile()
+    constraints: ConstraintsFile = ConstraintsFile()
+    objective: Literal[OBJECTIVES] = OBJECTIVES[0]  # type: ignore[valid-type]
+    run: RunFile = RunFile()
+    outputs: OutputsFile = OutputsFile()
