@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
-from hwmodels.topology import GroupShape, group_shape
+from hwmodels.topology import GroupShape
 from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_costs
 from planner.layout import SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
@@ -212,7 +212,7 @@ def assemble(
         if comm.prefetch > 0 and comm.unshard == "each"
         else np.zeros_like(data.unshard_s.mid)
     )
-    sends = _sends(priced, layouts, rows, cluster, pp)
+    onward, back = _sends(priced, layouts, rows, cluster, pp)
     k = comm.buckets
     costs = StageCosts(
         forward_s=_cut(staged, lambda b: b.forward.total_s, priced, rows, forward, k, pp, vpp, schedule)
@@ -222,8 +222,8 @@ def assemble(
         backward_sync_extra_s=np.repeat(
             (taken * data.reduce_s.mid if overlapped else np.zeros_like(forward))[..., None], k, axis=-1
         ),
-        send_forward_s=np.broadcast_to(sends[:, None, None], forward.shape),
-        send_backward_s=np.broadcast_to(sends[:, None, None], forward.shape),
+        send_forward_s=np.broadcast_to(onward[:, :, None], forward.shape),
+        send_backward_s=np.broadcast_to(back[:, :, None], forward.shape),
         unshard_s=np.repeat(data.unshard_s.mid[..., None], k, axis=-1),
         reduce_s=np.repeat(data.reduce_s.mid[..., None], k, axis=-1),
         optimizer_s=_optimizer(priced, data, zero_stage),
@@ -304,19 +304,56 @@ def _cut(
     return pieces
 
 
-def _sends(priced: PricedModel, layouts: LayoutBatch, rows: IntArray, cluster: Cluster, pp: int) -> FloatArray:
-    """Seconds to pass one micro-batch's boundary tensor to the next stage: ndarray (b,)."""
-    if pp == 1:
-        return np.zeros(len(layouts))
-    boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
+def _crossings(layouts: LayoutBatch, pp: int, gpus_per_node: int) -> NDArray[np.bool_]:
+    """Whether the hop from each pipeline rank to the next (the last one's to the first) leaves a node.
+
+    Stage p holds ranks p*stride .. (p+1)*stride - 1, filled node by node; a hop counts as
+    crossing when any of its pairs does, since the slowest pair holds up the stage.
+
+    Returns
+    -------
+    ndarray (b, pp)
+    """
     _, stride = layouts.axis("pp")
-    pair = group_shape(2, stride, cluster.gpus_per_node)
-    if not priced.preset.scatter_gather_p2p:
-        return collectives.seconds(cluster, "send_recv", boundary, pair).mid
-    share = np.where(layouts.sp == 1, 1.0, layouts.tp.astype(np.float64))
-    sent = collectives.seconds(cluster, "send_recv", boundary / share, pair).mid
-    gathered = collectives.seconds(cluster, "all_gather", boundary, layouts.group("tp", cluster.gpus_per_node)).mid
-    return np.asarray(sent + np.where(share > 1, gathered, 0.0))
+    here = np.arange(pp)[None, :] * stride[:, None]
+    there = (np.arange(1, pp + 1) % pp)[None, :] * stride[:, None]
+    last = stride[:, None] - 1
+    first_pair = here // gpus_per_node != there // gpus_per_node
+    last_pair = (here + last) // gpus_per_node != (there + last) // gpus_per_node
+    return np.asarray(first_pair | last_pair)
+
+
+def _pair(nodes: int) -> GroupShape:
+    """Two ranks, in one node or in two."""
+    return GroupShape(np.asarray(2 // nodes), np.asarray(nodes), np.asarray(1))
+
+
+def _sends(
+    priced: PricedModel, layouts: LayoutBatch, rows: IntArray, cluster: Cluster, pp: int
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds to pass one micro-batch's boundary tensor to the next and to the previous rank.
+
+    Returns
+    -------
+    forward, backward : ndarray (b, pp)
+        Out of each rank; backward over the hop that leads into it.
+    """
+    if pp == 1:
+        return np.zeros((len(layouts), 1)), np.zeros((len(layouts), 1))
+    boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
+    shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
+    sent = boundary / np.where(shares, layouts.tp, 1)
+    crossing = _crossings(layouts, pp, cluster.gpus_per_node)
+    seconds = np.zeros(crossing.shape)
+    for nodes, chosen in ((1, ~crossing), (2, crossing)):
+        if chosen.any():
+            one = collectives.seconds(cluster, "send_recv", sent, _pair(nodes)).mid
+            seconds = np.where(chosen, one[:, None], seconds)
+    if shares.any():
+        shape = layouts.group("tp", cluster.gpus_per_node)
+        gathered = collectives.seconds(cluster, "all_gather", boundary, shape).mid
+        seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
+    return seconds, np.roll(seconds, 1, axis=1)
 
 
 def _optimizer(priced: PricedModel, data: DataParallelCosts, zero_stage: int) -> FloatArray:
@@ -356,6 +393,7 @@ def _tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
         return np.zeros(len(layouts))
     grad = BYTES[priced.preset.gradient_dtype(priced.workload.precision)]
     nbytes = priced.model.vocab * priced.model.hidden / layouts.tp.astype(np.float64) * grad
-    _, stride = layouts.axis("pp")
-    shape: GroupShape = group_shape(2, stride * (pp - 1), priced.cluster.gpus_per_node)
+    gpn = priced.cluster.gpus_per_node
+    nodes = np.where(layouts.world <= gpn, 1, 2)
+    shape = GroupShape(np.asarray(2 // nodes), nodes, np.ones_like(nodes))
     return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid

@@ -13,10 +13,10 @@ from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.layout import Layout
 from planner.memory import MemoryEstimate, verdict
 from planner.results import PHASES, Interval, StageMemory, Step
+from planner.simulate import timeline
 from planner.simulate.bound import lower_bound
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.maxplus import simulate, step_seconds
-from planner.simulate.timeline import exposed_phases, timeline
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -69,7 +69,7 @@ def detail(
     timing = simulate(dag, durations(dag, group.costs.take(np.asarray([position]))))
     seconds = float(timing.step_s[0])
     spread = float(group.spread[position]) + UNEXPLAINED.relative
-    phases = _phases(group, position, microbatches, exposed_phases(dag, timing, 0))
+    phases = _phases(group, position, microbatches, timeline.phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
     memory = [
         StageMemory(
@@ -87,7 +87,7 @@ def detail(
         lower_bound_s=lower,
         upper_bound_s=max(seconds, _serial_seconds(group, position, microbatches)),
         phases=phases,
-        hidden_comm_s=_hidden(group, position, microbatches, phases),
+        hidden_comm_s=_hidden(group, position, microbatches, timeline.hidden_seconds(dag, timing, 0)),
         bubble_fraction=sum(p["bubble"] for p in phases) / (len(phases) * seconds),
         memory=memory,
         model_flops=flops,
@@ -97,7 +97,7 @@ def detail(
         tokens_per_s_per_gpu=tokens / seconds / layout.world,
         usd_per_mtoken=cost(cluster, layout, tokens / seconds),
         verdict=verdict(max(m.peak_bytes for m in memory), cluster.device.memory_bytes),
-        timeline=timeline(dag, timing, 0) if with_timeline else [],
+        timeline=timeline.events(dag, timing, 0) if with_timeline else [],
         notes=notes(priced, layout),
     )
 
@@ -109,36 +109,36 @@ def cost(cluster: Cluster, layout: Layout, tokens_per_s: float) -> float | None:
     return float(cluster.usd_per_gpu_hour.value) * layout.world / 3600.0 / tokens_per_s * 1e6
 
 
-def _phases(group: Group, position: int, microbatches: int, gaps: list[dict[str, float]]) -> list[dict[str, float]]:
+def _phases(
+    group: Group, position: int, microbatches: int, simulated: list[dict[str, float]]
+) -> list[dict[str, float]]:
     """Seconds of every phase for each pipeline rank; they add up to the step time.
 
-    `gaps` splits the compute stream into busy compute and what it waited for. The busy part is
-    split by the prices of a micro-batch; what overlapped traffic took from it is dp_comm.
+    `simulated` holds the forward and backward nodes and what the compute stream waited for. The
+    nodes are split by the prices of a micro-batch; what overlapped traffic took from them on
+    top is dp_comm.
     """
     found = []
-    for rank, gap in enumerate(gaps):
+    for rank, seen in enumerate(simulated):
         row = dict.fromkeys(PHASES, 0.0)
-        for name, seconds in gap.items():
-            if name != "compute":
-                row[name] += seconds
+        row.update({name: seconds for name, seconds in seen.items() if name not in ("forward", "backward")})
         priced = {n: float(v[position, rank]) * microbatches for n, v in group.parts.items()}
         for name, seconds in priced.items():
             row[name] += seconds
-        row["dp_comm"] += gap["compute"] - sum(priced.values())
+        row["dp_comm"] += max(seen["forward"] + seen["backward"] - sum(priced.values()), 0.0)
         found.append(row)
     return found
 
 
-def _hidden(group: Group, position: int, microbatches: int, phases: list[dict[str, float]]) -> dict[str, float]:
-    """Seconds of communication behind compute, by phase, on the busiest rank."""
+def _hidden(group: Group, position: int, microbatches: int, transfers: list[dict[str, float]]) -> dict[str, float]:
+    """Seconds of communication behind compute, by phase, on the rank that hides most of each.
+
+    `transfers` are those of the pipeline and data-parallel streams; collectives inside a
+    micro-batch are added from their prices.
+    """
     hidden = {name: float(v[position].max()) * microbatches for name, v in group.hidden.items()}
-    repeats = microbatches if group.comm.reduce == "each" else 1
-    gathers = {"none": 0, "once": 1, "each": 2 * microbatches}[group.comm.unshard]
-    costs = group.costs
-    traffic = costs.reduce_s[position].sum(axis=(1, 2)) * (repeats if group.comm.reduce != "none" else 0)
-    traffic = traffic + costs.unshard_s[position].sum(axis=(1, 2)) * gathers + costs.gather_s[position]
-    exposed = np.asarray([p["dp_comm"] for p in phases])
-    hidden["dp_comm"] = float(np.maximum(traffic - exposed, 0.0).max())
+    for name in ("pp_comm", "dp_comm"):
+        hidden[name] = max(t[name] for t in transfers)
     return hidden
 
 

@@ -1,0 +1,101 @@
+"""The search against exhaustive prediction, and its answers when nothing fits."""
+
+import numpy as np
+import pytest
+
+from hwmodels.cluster import load
+from hwmodels.errors import InfeasibleError, InputError
+from planner.assemble import assemble, dag_groups, price_model
+from planner.evaluate import bounds, exact_seconds
+from planner.layout import Layout
+from planner.model import load as load_model
+from planner.model.shape import from_shape
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.predict import predict
+from planner.search import Space, search
+from planner.search.space import enumerate_layouts
+
+
+def small() -> ModelSpec:
+    return from_shape(name="small", layers=8, hidden=1024, heads=8, ffn_hidden=4096, vocab=8192, seq_len=1024)
+
+
+WORKLOAD = Workload(1024, 32)
+
+
+def test_the_ten_best_are_those_of_exhaustive_prediction() -> None:
+    """Regret 0: every legal layout predicted alone, none better than the answer."""
+    model, cluster = small(), load("dgx-a100:1")
+    found = enumerate_layouts(Space(mbs=(1, 2)), model, cluster, WORKLOAD)
+    seconds = sorted(
+        predict(model, cluster, WORKLOAD, found.layouts.layout(i)).step_s.mid for i in range(len(found.layouts))
+    )
+    result = search(model, cluster, WORKLOAD, Space(mbs=(1, 2)), top=10)
+    assert result.optimal
+    assert [r.step.step_s.mid for r in result.rows] == pytest.approx(seconds[:10], rel=1e-9)
+    assert result.simulated <= result.priced <= result.considered
+
+
+def test_bounds_never_exceed_exact_times() -> None:
+    model, cluster = small(), load("dgx-a100:2")
+    found = enumerate_layouts(Space(), model, cluster, WORKLOAD)
+    priced = price_model(model, WORKLOAD, found.layouts, cluster)
+    for key in dag_groups(priced, np.arange(len(found.layouts))):
+        group = assemble(priced, *key)
+        exact = exact_seconds(group, np.arange(len(group.index)))
+        assert (bounds(group) <= exact * (1 + 1e-12)).all()
+
+
+def test_every_candidate_is_accounted_for() -> None:
+    result = search(small(), load("dgx-a100:1"), WORKLOAD, top=3)
+    assert result.considered == sum(result.dropped.values()) + result.priced
+    assert [r.rank for r in result.rows] == [1, 2, 3]
+    assert result.rows[0].pareto
+
+
+def test_equal_inputs_give_equal_answers() -> None:
+    first, second = (search(small(), load("dgx-a100:1"), WORKLOAD).to_dict() for _ in range(2))
+    first.pop("wall_s"), second.pop("wall_s")
+    assert first == second
+
+
+def test_layouts_of_the_space_are_legal_and_distinct() -> None:
+    found = enumerate_layouts(Space(), small(), load("dgx-a100:2"), WORKLOAD)
+    layouts = [found.layouts.layout(i) for i in range(len(found.layouts))]
+    assert len(set(layouts)) == len(layouts)
+    assert all(lay.world == 16 for lay in layouts)
+    assert all(lay.schedule == "interleaved-1f1b" for lay in layouts if lay.vpp > 1)
+
+
+def test_a_model_that_cannot_fit_names_stage_and_nearest_layout() -> None:
+    model, _ = load_model("llama-3.1-405b")
+    with pytest.raises(InfeasibleError) as error:
+        search(model, load("dgx-a100:1"), Workload(4096, 8))
+    assert "memory of stage" in str(error.value)
+    assert "misses by least" in str(error.value)
+    assert error.value.exit_code == 3
+
+
+def test_a_batch_that_no_layout_divides_is_infeasible() -> None:
+    with pytest.raises(InfeasibleError) as error:
+        search(small(), load("dgx-a100:1"), Workload(1024, 7), Space(tp=(1,), pp=(1,)))
+    assert "gbs-microbatch" in str(error.value)
+    assert "gbs=8" in str(error.value)
+
+
+def test_wrong_ranges_are_one_error_with_all_faults() -> None:
+    with pytest.raises(InputError) as error:
+        Space.of({"tp": [0], "zero_stage": [4], "schedule": ["zigzag"], "color": [1]})
+    assert len(error.value.faults) == 4
+
+
+def test_fixed_fields_are_kept() -> None:
+    result = search(small(), load("dgx-a100:1"), WORKLOAD, Space(tp=(2,), pp=(2,), recompute=("full",)), top=5)
+    assert {(r.layout.tp, r.layout.pp, r.layout.recompute) for r in result.rows} == {(2, 2, "full")}
+
+
+def test_predict_refuses_a_layout_with_every_broken_rule() -> None:
+    with pytest.raises(InputError) as error:
+        predict(small(), load("dgx-a100:1"), WORKLOAD, Layout(tp=3, pp=3, dp=1))
+    assert {f.rule for f in error.value.faults} >= {"world-product", "tp-heads", "layers-stages"}
