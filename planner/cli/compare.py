@@ -24,11 +24,11 @@ def compare(
 ) -> None:
     """Compare a plan's predicted step with the measured one."""
     from planner import compare as comparing
-    from planner.cli.output import jsonable, note, print_json
-    from planner.cli.show import show_comparison
+    from planner.cli.output import jsonable, note, print_json, show_table
     from planner.files import write_json
     from planner.plan_io import load_plan
     from planner.results_io import load_measurement
+    from reports.tables import comparison
 
     loaded, seen = load_plan(plan), load_measurement(measured)
     if loaded.digest() != seen.plan_hash:
@@ -47,4 +47,4 @@ def compare(
     if json:
         print_json({"schema": 1, "comparison": found})
     else:
-        show_comparison(found)
+        show_table(comparison(found))

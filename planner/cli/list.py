@@ -166,15 +166,12 @@ def _frameworks() -> Table:
 
 
 def _scenarios() -> Table:
-    from importlib import resources
+    import scenarios
 
     rows = []
-    for entry in sorted(resources.files("scenarios").iterdir(), key=lambda e: e.name):
-        if entry.name.endswith(".yaml"):
-            first = entry.read_text(encoding="utf-8").lstrip().splitlines()[0]
-            rows.append(
-                {"name": entry.name.removesuffix(".yaml"), "about": first.lstrip("# ") if first.startswith("#") else ""}
-            )
+    for name in scenarios.names():
+        first = scenarios.path(name).read_text(encoding="utf-8").lstrip().splitlines()[0]
+        rows.append({"name": name, "about": first.lstrip("# ") if first.startswith("#") else ""})
     return ("name", "about"), rows, lambda r: (r["name"], r["about"])
 
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-PLAIN_WIDTH = 160
+PLAIN_WIDTH = 400
 
 
 def console(stream: Any = None) -> Console:
@@ -79,35 +80,32 @@ def jsonable(content: Any) -> Any:
     return str(content)
 
 
-def print_table(
-    title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, caption: str = ""
-) -> None:
-    """A table on stdout: the first `left` columns are text, the others numbers flush right.
-
-    On a pipe it is the same table without box drawing, one row a line.
-    """
-    from rich import box
+def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+    """A table on stdout: the first `left` columns are text, the others numbers flush right."""
     from rich.table import Table
     from rich.text import Text
 
-    target = console()
-    table = Table(
-        title=Text(title, style="bold") if title else None,
-        caption=Text(caption) if caption else None,
-        box=box.SIMPLE_HEAD if target.is_terminal else None,
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
+    table = Table(title=Text(title) if title else None, title_justify="left")
     for i, name in enumerate(header):
-        table.add_column(Text(name), justify="left" if i < left else "right", no_wrap=True)
+        table.add_column(Text(name), justify="left" if i < left else "right", no_wrap=i >= left)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
+    show_table(table)
+
+
+def show_table(table: Table) -> None:
+    """A rich table on stdout; on a pipe it is the same without box drawing, one row a line."""
+    from rich import box
+
+    target = console()
+    table.box = box.SIMPLE_HEAD if target.is_terminal else None
+    table.title_style = "bold" if target.is_terminal else "none"
+    table.caption_style, table.caption_justify = "none", "left"
+    table.pad_edge, table.padding = False, (0, 2, 0, 0)
     # Printed by Python itself: rich would end the process where the reader of a pipe has gone away.
     with target.capture() as captured:
         target.print(table)
-    print(captured.get(), end="")
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

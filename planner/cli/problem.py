@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cli import inputs
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from planner.layout import Layout
     from planner.model.spec import ModelSpec
     from planner.plan import Workload
+    from planner.scenario import Scenario
     from planner.search import Space
 
 DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "generic"}
@@ -90,6 +91,8 @@ def problem_of(
     InputError
         With every fault of the options, or of the file.
     """
+    if scenario is not None:
+        return problem_of_scenario(changed(scenario, model, cluster, stated, ranges, objective, top))
     from planner.search import Space
 
     inputs.required(model=model, cluster=cluster, seq_len=stated["seq_len"], gbs=stated["gbs"])
@@ -97,6 +100,51 @@ def problem_of(
     work = inputs.workload(**words)
     spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
     space = Space.of(ranges)
+    chosen = objective or OBJECTIVE
+    return Problem("search", spec, config, loaded, str(cluster), work, space, chosen, {}, top or TOP)
+
+
+def problem_of_scenario(scenario: Scenario, cluster: Cluster | None = None) -> Problem:
+    """The search of a scenario, on its own cluster or on a calibrated one in its place."""
     return Problem(
-        "search", spec, config, loaded, str(cluster), work, space, objective or OBJECTIVE, {}, top or TOP
-    )  # fmt: skip
+        name=scenario.name,
+        model=scenario.model,
+        config=scenario.config,
+        cluster=cluster or scenario.cluster,
+        cluster_name=scenario.cluster_name,
+        workload=scenario.workload,
+        space=scenario.space(cluster),
+        objective=scenario.objective,
+        limits=scenario.limits,
+        top=scenario.top,
+    )
+
+
+def changed(
+    name: str,
+    model: str | None,
+    cluster: str | None,
+    stated: dict[str, Any],
+    ranges: dict[str, tuple[Any, ...]],
+    objective: str | None,
+    top: int | None,
+) -> Scenario:
+    """A scenario with what the options say in the place of what the file says."""
+    from hwmodels import cluster as clusters
+    from planner import model as models
+    from planner.scenario import load_scenario
+    from planner.search import Space
+
+    Space.of(ranges)  # its faults name the option's field, whatever the file says
+    found = load_scenario(name)
+    if model is not None:
+        spec, config = models.load(model)
+        found = replace(found, model=spec, config=config)
+    if cluster is not None:
+        found = replace(found, cluster=clusters.load(cluster), cluster_name=cluster)
+    given = {key: value for key, value in stated.items() if value is not None}
+    if given:
+        found = replace(found, workload=inputs.workload(**{**asdict(found.workload), **given}))
+    return replace(
+        found, ranges={**found.ranges, **ranges}, objective=objective or found.objective, top=top or found.top
+    )

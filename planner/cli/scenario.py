@@ -1,8 +1,23 @@
-"""``scenario``: results as one self-contained HTML page and one trace."""
+"""``scenario``: one question from its YAML to its outputs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
+
+from planner.cli import inputs
+
+if TYPE_CHECKING:
+    from planner.cli.problem import Problem
+    from planner.cli.progress import Progress
+    from planner.compare import RankingCheck
+    from planner.plan import Plan
+    from planner.results import Measurement, Step
+    from planner.scenario import Scenario
+    from planner.search import Row, SearchResult
 
 
 def register(app: typer.Typer) -> None:
@@ -10,5 +25,160 @@ def register(app: typer.Typer) -> None:
     app.command("scenario", help="Run a scenario YAML end to end.")(scenario)
 
 
-def scenario() -> None:
-    """Write the page."""
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Plans that ran: what was predicted, what was measured, and how the two agree."""
+
+    plans: list[Plan]
+    steps: list[Step]
+    measured: list[Measurement]
+    check: RankingCheck
+
+
+def scenario(
+    name: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A scenario YAML, or a shipped one (list scenarios).")
+    ],
+    calibrate: Annotated[
+        bool | None,
+        typer.Option("--calibrate/--no-calibrate", help="Measure this machine first; if needed by default."),
+    ] = None,
+    execute: Annotated[
+        bool | None, typer.Option("--run/--no-run", help="Run plans for real; what the scenario says by default.")
+    ] = None,
+    timeout: Annotated[str, typer.Option("--timeout", metavar="DURATION", help="Limit of the real runs.")] = "900s",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for everything that is made.")
+    ] = None,
+    json: inputs.JsonFlag = False,
+) -> None:
+    """Search; and where plans are to run: calibrate, run, compare. Always report."""
+    from planner.cli.output import print_json
+    from planner.cli.problem import problem_of_scenario
+    from planner.cli.progress import Progress
+    from planner.cli.search import find, show, write
+    from planner.scenario import load_scenario
+
+    asked = load_scenario(name)
+    limit_s = inputs.duration(timeout, "--timeout")
+    folder = out if out is not None else Path(asked.outputs)
+    runs = asked.run.execute if execute is None else execute
+    if runs if calibrate is None else calibrate:
+        asked = calibrated(asked, folder, needed=bool(calibrate))
+    problem = problem_of_scenario(asked)
+    result = find(problem)
+    if not json:
+        show(result, problem)
+    files = write(result, problem, folder, [])
+    ran = None
+    if runs:
+        with Progress() as progress:
+            ran = run_for_real(asked, problem, result, folder, limit_s, progress)
+        if not json:
+            show_ran(ran)
+    files += reported(problem, result, ran, folder)
+    if json:
+        print_json(to_json(result, ran, files))
+    else:
+        name_files(files)
+
+
+def calibrated(asked: Scenario, folder: Path, needed: bool) -> Scenario:
+    """The scenario on this machine as measured; as it is where that was done before and is not asked for.
+
+    A cluster of CPUs without measured collectives is one that nobody has calibrated.
+    """
+    from hwmodels import cluster as clusters
+    from planner.cli.calibrate import measure
+    from planner.cli.progress import Progress
+
+    if not needed and (asked.cluster.device.kind != "cpu" or asked.cluster.fabric.tables):
+        return asked
+    path = folder / "cluster.yaml"
+    with Progress() as progress:
+        measure(path, asked.cluster.n_ranks, quick=True, progress=progress)
+    return replace(asked, cluster=clusters.load(str(path)), cluster_name=str(path))
+
+
+def chosen(asked: Scenario, problem: Problem, result: SearchResult) -> list[Row]:
+    """The rows to run: the best, then the best of every other way to split the ranks, then by rank.
+
+    Plans that differ in more than the micro-batch say more about the prediction.
+    """
+    from hwmodels.errors import InfeasibleError
+    from planner.layout import divisors
+    from planner.search import search
+
+    world, rows = problem.cluster.n_ranks, list(result.rows)
+    known = {(row.layout.tp, row.layout.pp) for row in rows}
+    space = problem.space
+    for tp in divisors(world):
+        for pp in divisors(world // tp):
+            if (tp, pp) in known or (space.tp and tp not in space.tp) or (space.pp and pp not in space.pp):
+                continue
+            try:
+                found = search(
+                    problem.model, problem.cluster, problem.workload, replace(space, tp=(tp,), pp=(pp,)),
+                    objective=problem.objective, top=1, **problem.limits,
+                )  # fmt: skip
+            except InfeasibleError:
+                continue
+            rows += found.rows
+    rows.sort(key=lambda row: row.step.step_s.mid)
+    first: dict[tuple[int, int, int], Row] = {}
+    for row in rows:
+        first.setdefault((row.layout.tp, row.layout.pp, row.layout.cp), row)
+    picked = list(first.values())[: asked.run.plans]
+    picked += [row for row in rows if row not in picked][: asked.run.plans - len(picked)]
+    return sorted(picked, key=lambda row: row.step.step_s.mid)
+
+
+def run_for_real(
+    asked: Scenario, problem: Problem, result: SearchResult, folder: Path, timeout_s: float, progress: Progress
+) -> Ran:
+    """Run the chosen plans interleaved, and compare each with its prediction."""
+    from planner.cli.plans import plan_of
+    from planner.cli.run import execute
+    from planner.compare import compare_many
+    from planner.predict import predict
+
+    plans, steps = [], []
+    for row in chosen(asked, problem, result):
+        step = predict(problem.model, problem.cluster, problem.workload, row.layout, timeline=True)
+        steps.append(step)
+        plans.append(plan_of(problem.case(row.layout), step, row.layout.label().replace(" ", "-")))
+    measured = execute(plans, folder / "runs", asked.run.repeats, asked.run.warmup, timeout_s, progress)
+    return Ran(plans, steps, measured, compare_many(list(zip(plans, measured, strict=True))))
+
+
+def show_ran(ran: Ran) -> None:
+    """Each plan measured against predicted, and whether the order is the measured one."""
+    from planner.cli.output import say, show_table
+    from reports.tables import comparison
+
+    for found in ran.check.comparisons:
+        say()
+        show_table(comparison(found))
+    say()
+    say("predicted order: " + " < ".join(ran.check.predicted_order))
+    say("measured order:  " + " < ".join(ran.check.measured_order))
+    words = {
+        True: "agree wherever two plans differ by more than the noise",
+        False: "DISAGREE",
+        None: "no two differ by more than the noise",
+    }
+    say(f"the orders {words[ran.check.agrees]}" if ran.check.agrees is not None else words[None])
+
+
+def to_json(result: SearchResult, ran: Ran | None, files: list[Path]) -> dict[str, Any]:
+    """The object of ``scenario --json``: that of the search, and the comparisons."""
+    comparisons: list[dict[str, Any]] = []
+    if ran is not None:
+        for found in ran.check.comparisons:
+            comparisons.append({
+                "plan": found.plan, "predicted_s": found.predicted_s, "measured_s": found.measured_s,
+                "error_pct": found.error_pct, "within_interval": found.within_interval,
+                "comparable": found.comparable, "phases": found.phases, "notes": found.notes,
+            })  # fmt: skip
+    agrees = ran.check.agrees if ran is not None else None
+    return {**result.to_dict(), "comparisons": comparisons, "order_agrees": agrees, "files": [str(f) for f in files]}

@@ -1,17 +1,15 @@
-"""How a predicted step, a ranked search and a comparison look on screen."""
+"""How a predicted step looks on screen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.cli.output import print_pairs, print_table, say
+from planner.cli.output import print_pairs, print_table, say, show_table
 
 if TYPE_CHECKING:
     from planner.cli.inputs_layout import Case
-    from planner.results import Comparison, Step
-
-MOST_EXPLAINED = 60
+    from planner.results import Step
 
 
 def show_inputs(case: Case) -> None:
@@ -33,6 +31,7 @@ def show_inputs(case: Case) -> None:
 def show_step(step: Step) -> None:
     """A predicted step: the headline, where the time goes, where the memory goes."""
     from hwmodels.units import format_percent, format_seconds
+    from reports import tables
 
     span = step.step_s
     say()
@@ -49,58 +48,11 @@ def show_step(step: Step) -> None:
             ("memory", step.verdict),
         ]
     )
-    show_phases(step)
-    show_memory(step)
+    for table in (tables.breakdown(step, "time of a step, exposed"), tables.memory(step, "peak memory by stage")):
+        say()
+        show_table(table)
     for note in step.notes:
         say(f"note: {note}")
-
-
-def show_phases(step: Step) -> None:
-    """Exposed seconds of each phase per pipeline rank, and what is hidden."""
-    from planner.results import PHASES
-
-    ranks = spread_of(len(step.phases))
-    used = [
-        name for name in PHASES if any(phases.get(name, 0.0) for phases in step.phases) or step.hidden_comm_s.get(name)
-    ]
-    if not used:
-        return
-    rows = []
-    for name in used:
-        values = [step.phases[r].get(name, 0.0) for r in ranks]
-        share = sum(p.get(name, 0.0) for p in step.phases) / len(step.phases) / step.step_s.mid
-        rows.append(
-            (
-                name,
-                f"{100 * share:.1f}",
-                *(f"{1e3 * v:,.2f}" for v in values),
-                f"{1e3 * step.hidden_comm_s.get(name, 0.0):,.2f}",
-            )
-        )
-    say()
-    print_table("time by phase (ms, exposed)", ("phase", "% of step", *(f"stage {r}" for r in ranks), "hidden"), rows)
-
-
-def show_memory(step: Step) -> None:
-    """Peak GiB of each pipeline rank by category."""
-    from planner.results import MEMORY_CATEGORIES
-
-    if not step.memory:
-        return
-    stages = [step.memory[r] for r in spread_of(len(step.memory))]
-    rows = [(name, *(f"{m.by_category.get(name, 0) / 2**30:,.2f}" for m in stages)) for name in MEMORY_CATEGORIES]
-    rows.append(("peak", *(f"{m.peak_bytes / 2**30:,.2f}" for m in stages)))
-    rows.append(("capacity", *(f"{m.capacity_bytes / 2**30:,.2f}" for m in stages)))
-    rows.append(("headroom %", *(f"{100 * (1 - m.peak_bytes / m.capacity_bytes):.1f}" for m in stages)))
-    say()
-    print_table("peak memory by category (GiB a rank)", ("category", *(f"stage {m.stage}" for m in stages)), rows)
-
-
-def spread_of(n: int, most: int = 8) -> list[int]:
-    """At most `most` of the indices 0..n-1, ends included, evenly spread."""
-    if n <= most:
-        return list(range(n))
-    return sorted({round(i * (n - 1) / (most - 1)) for i in range(most)})
 
 
 def show_explain(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -120,27 +72,3 @@ def plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return str(value)
-
-
-def show_comparison(found: Comparison) -> None:
-    """Measured against predicted, phase by phase."""
-    from hwmodels.units import format_seconds
-
-    say()
-    say(
-        f"{found.plan}: predicted {format_seconds(found.predicted_s)}, measured {format_seconds(found.measured_s)}, "
-        f"error {found.error_pct:+.1f} %" + ("" if found.comparable else "  (unstable run: not compared)")
-    )
-    rows = [
-        (
-            p.phase,
-            f"{1e3 * p.predicted_s:,.2f}",
-            f"{1e3 * p.measured_s:,.2f}",
-            f"{p.error_pct:+.1f}" if p.error_pct is not None else "-",
-            f"{p.share_of_step_pct:.1f}",
-        )
-        for p in found.phases
-    ]
-    print_table("", ("phase", "predicted ms", "measured ms", "error %", "% of step"), rows)
-    for note in found.notes:
-        say(f"note: {note}")

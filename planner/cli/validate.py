@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -88,17 +88,10 @@ def table_of(data: Path | None) -> Path:
 
 def show(result: ValidationResult) -> None:
     """One row a group and metric, then what was skipped and how out-of-memory was called."""
-    from planner.cli.output import print_table, say
+    from planner.cli.output import say, show_table
+    from reports.tables import validation
 
-    header = ("group", "metric", "n", "mean |%|", "median", "p90", "max", "bias", "tau", "regret %", "baseline")
-    fields = ("mean_abs_pct", "median_abs_pct", "p90_abs_pct", "max_abs_pct", "bias_pct")
-    rows = []
-    for score in (found.to_json() for found in result.groups):
-        cells = [_cell(score.get(name), 1) for name in fields]
-        last = [_cell(score.get("kendall_tau"), 2), _cell(score.get("regret_pct"), 1)]
-        base = _cell(score.get("baseline_mean_abs_pct"), 1)
-        rows.append((score["group"], score["metric"], str(score["n"]), *cells, *last, base))
-    print_table("error by group (predicted over measured)", header, rows, left=2)
+    show_table(validation(result.to_json()))
     say()
     predicted = len(result.results) - len(result.skipped)
     say(f"{len(result.results)} rows, {predicted} predicted, {len(result.missed)} missed")
@@ -109,7 +102,3 @@ def show(result: ValidationResult) -> None:
         say(f"  skipped {count}: {reason}")
     if result.oom.get("true_oom"):
         say("out of memory: " + ", ".join(f"{name} {count}" for name, count in result.oom.items()))
-
-
-def _cell(value: Any, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
