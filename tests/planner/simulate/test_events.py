@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulate_cases import costs_of, runs
 
 from hwmodels.errors import InputError
-from planner.schedule import get, names
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.simulate.dag import Dag, NodeKind, build_dag, durations
 from planner.simulate.events import simulate_events
 from planner.simulate.maxplus import simulate
 
 
-def costs_of(pp: int, vpp: int, buckets: int, seed: int | None = None, **given_s: float) -> StageCosts:
-    """Costs that are the named ones everywhere, or drawn where there is a seed."""
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys((f.name for f in fields(StageCosts)), (1, pp, vpp, buckets))
-    shapes |= dict.fromkeys(("send_forward_s", "send_backward_s"), (1, pp, vpp))
-    shapes |= dict.fromkeys(("optimizer_s", "gather_s"), (1, pp))
-    shapes |= dict.fromkeys(("sync_s", "tied_s", "step_s"), (1,))
-    rng = np.random.default_rng(seed)
-    return StageCosts(**{
-        name: np.full(shape, given_s.get(name, 0.0)) if seed is None
-        else rng.uniform(0.0, 1.0, shape) * rng.choice([0.0, 0.1, 1.0, 5.0])
-        for name, shape in shapes.items()
-    })
-
-
-@st.composite
-def runs(draw: st.DrawFn) -> tuple[Dag, np.ndarray]:
-    name = draw(st.sampled_from(names()))
-    pp = draw(st.integers(1, 5))
-    vpp = draw(st.integers(2, 3)) if get(name).interleaved else 1
-    multiple = get(name).microbatch_multiple(pp)
-    plan = CommPlan(
-        draw(st.integers(1, 3)), draw(st.sampled_from(["none", "once", "each"])), draw(st.integers(0, 3)),
-        draw(st.sampled_from(["none", "end", "bucketed", "each"])), draw(st.booleans()), draw(st.booleans()),
-        draw(st.booleans()),
-    )
-    dag = build_dag(name, pp, multiple * draw(st.integers(1, max(1, 10 // multiple))), vpp, plan)
-    return dag, durations(dag, costs_of(pp, vpp, plan.buckets, draw(st.integers(0, 2**32 - 1))))
-
-
 @given(runs())
 @settings(deadline=None, max_examples=100)
-def test_agrees_with_maxplus(run: tuple[Dag, np.ndarray]) -> None:
-    dag, seconds = run
+def test_agrees_with_maxplus(run: tuple[Dag, StageCosts]) -> None:
+    dag, costs = run
+    seconds = durations(dag, costs.take(np.array([1])))
     exact, events = simulate(dag, seconds), simulate_events(dag, seconds)
     assert np.allclose(events.start, exact.start, rtol=1e-9, atol=1e-12)
     assert np.allclose(events.end, exact.end, rtol=1e-9, atol=1e-12)
@@ -58,8 +28,9 @@ def test_agrees_with_maxplus(run: tuple[Dag, np.ndarray]) -> None:
 
 @given(runs(), st.integers(0, 1000), st.booleans())
 @settings(deadline=None, max_examples=15)
-def test_a_seed_repeats_to_the_bit(run: tuple[Dag, np.ndarray], seed: int, contention: bool) -> None:
-    dag, seconds = run
+def test_a_seed_repeats_to_the_bit(run: tuple[Dag, StageCosts], seed: int, contention: bool) -> None:
+    dag, costs = run
+    seconds = durations(dag, costs.take(np.array([1])))
     a, b = (simulate_events(dag, seconds, contention=contention, jitter=0.1, seed=seed) for _ in range(2))
     assert a.start.tobytes() == b.start.tobytes()
     assert a.end.tobytes() == b.end.tobytes()
@@ -67,9 +38,10 @@ def test_a_seed_repeats_to_the_bit(run: tuple[Dag, np.ndarray], seed: int, conte
 
 @given(runs())
 @settings(deadline=None, max_examples=30)
-def test_sharing_conserves_work(run: tuple[Dag, np.ndarray]) -> None:
+def test_sharing_conserves_work(run: tuple[Dag, StageCosts]) -> None:
     """A shared link is never faster than one transfer at a time, and nobody finishes before alone."""
-    dag, seconds = run
+    dag, costs = run
+    seconds = durations(dag, costs.take(np.array([1])))
     shared = simulate_events(dag, seconds, contention=True)
     took = (shared.end - shared.start)[0]
     alone = seconds[0][dag.slot]
@@ -86,19 +58,44 @@ def _listed(dag: Dag, timing: object, rank: int, stream: int) -> list[tuple[str,
 
 def test_two_stages_by_hand() -> None:
     """1F1B, pp=2, M=2, f=1, b=2, blocking sends of 0.5, optimizer 1: worked in test_maxplus, here all of it."""
-    costs = costs_of(2, 1, 1, forward_s=1.0, backward_input_s=1.5, backward_weight_s=0.5, send_forward_s=0.5,
-                     send_backward_s=0.5, optimizer_s=1.0)
+    costs = costs_of(
+        2,
+        1,
+        1,
+        forward_s=1.0,
+        backward_input_s=1.5,
+        backward_weight_s=0.5,
+        send_forward_s=0.5,
+        send_backward_s=0.5,
+        optimizer_s=1.0,
+    )
     dag = build_dag("1f1b", 2, 2, 1, CommPlan())
     timing = simulate_events(dag, durations(dag, costs))
     assert _listed(dag, timing, 0, 0) == [
-        ("STEP", 0.0, 0.0), ("0F0", 0.0, 1.0), ("0SEND_F0", 1.0, 1.5), ("0F1", 1.5, 2.5), ("0SEND_F1", 2.5, 3.0),
-        ("0RECV_B0", 5.0, 5.0), ("0B0", 5.0, 7.0), ("0RECV_B1", 8.5, 8.5), ("0B1", 8.5, 10.5),
-        ("SYNC", 10.5, 10.5), ("OPTIMIZER", 10.5, 11.5),
+        ("STEP", 0.0, 0.0),
+        ("0F0", 0.0, 1.0),
+        ("0SEND_F0", 1.0, 1.5),
+        ("0F1", 1.5, 2.5),
+        ("0SEND_F1", 2.5, 3.0),
+        ("0RECV_B0", 5.0, 5.0),
+        ("0B0", 5.0, 7.0),
+        ("0RECV_B1", 8.5, 8.5),
+        ("0B1", 8.5, 10.5),
+        ("SYNC", 10.5, 10.5),
+        ("OPTIMIZER", 10.5, 11.5),
     ]
     assert _listed(dag, timing, 1, 0) == [
-        ("STEP", 0.0, 0.0), ("1RECV_F0", 1.5, 1.5), ("1F0", 1.5, 2.5), ("1B0", 2.5, 4.5), ("1SEND_B0", 4.5, 5.0),
-        ("1RECV_F1", 5.0, 5.0), ("1F1", 5.0, 6.0), ("1B1", 6.0, 8.0), ("1SEND_B1", 8.0, 8.5),
-        ("SYNC", 10.5, 10.5), ("OPTIMIZER", 10.5, 11.5),
+        ("STEP", 0.0, 0.0),
+        ("1RECV_F0", 1.5, 1.5),
+        ("1F0", 1.5, 2.5),
+        ("1B0", 2.5, 4.5),
+        ("1SEND_B0", 4.5, 5.0),
+        ("1RECV_F1", 5.0, 5.0),
+        ("1F1", 5.0, 6.0),
+        ("1B1", 6.0, 8.0),
+        ("1SEND_B1", 8.0, 8.5),
+        ("SYNC", 10.5, 10.5),
+        ("OPTIMIZER", 10.5, 11.5),
     ]
     assert timing.step_s.tolist() == [11.5]
 
@@ -111,7 +108,7 @@ def test_two_transfers_share_a_port() -> None:
     Without contention the send ends at 9 and rank 0 at 9-11, 11-13.
     """
     costs = costs_of(
-        2, 1, 1, forward_s=1.0, backward_input_s=2.0, send_forward_s=1.0, send_backward_s=4.0, reduce_s=2.0
+        2, forward_s=1.0, backward_input_s=2.0, send_forward_s=1.0, send_backward_s=4.0, reduce_s=2.0
     )
     dag = build_dag("gpipe", 2, 1, 1, CommPlan(reduce="bucketed", p2p_blocking=False))
     seconds = durations(dag, costs)
@@ -125,13 +122,13 @@ def test_two_transfers_share_a_port() -> None:
 def test_a_late_comer_slows_what_already_runs() -> None:
     """Rank 0 of GPipe, M=2, f=1, free sends of 3, gathers of 3 ahead: all on the port of rank 0.
 
-    The bucket is gathered 0-3 alone, F0 3-4, its send starts at 4; the sends are one stream, so they never share; 
+    The bucket is gathered 0-3 alone, F0 3-4, its send starts at 4; the sends are one stream, so they never share;
     the gather of F1 (allowed when compute reaches F0, at 0) would run 3-6.
     Send of F0 at 4 with the gather having 2 s left: both at half speed, the gather ends at 8 (2 s of work in 4 s);
     the send has 3 - 2 = 1 s left, alone until the gather for B0, allowed when compute reaches F1 (at 4), starts at 8
     too: half speed again, the send ends at 10.
     """
-    costs = costs_of(2, 1, 1, forward_s=1.0, backward_input_s=1.0, send_forward_s=3.0, unshard_s=3.0)
+    costs = costs_of(2, forward_s=1.0, backward_input_s=1.0, send_forward_s=3.0, unshard_s=3.0)
     dag = build_dag("gpipe", 2, 2, 1, CommPlan(unshard="each", p2p_blocking=False))
     timing = simulate_events(dag, durations(dag, costs), contention=True)
     gathers = _listed(dag, timing, 0, 2)
@@ -145,7 +142,7 @@ def test_straggler_slows_compute_and_optimizer_of_its_rank_only() -> None:
     F0 0-1, send 1-2, F 2-3.5, B 3.5-6.5, send 6.5-7.5, B 7.5-9.5, optimizer 9.5-10.5 and 9.5-11.
     """
     costs = costs_of(
-        2, 1, 1, forward_s=1.0, backward_weight_s=2.0, send_forward_s=1.0, send_backward_s=1.0, optimizer_s=1.0
+        2, forward_s=1.0, backward_weight_s=2.0, send_forward_s=1.0, send_backward_s=1.0, optimizer_s=1.0
     )
     dag = build_dag("1f1b", 2, 1, 1, CommPlan())
     timing = simulate_events(dag, durations(dag, costs), stragglers={1: 1.5})
@@ -154,7 +151,7 @@ def test_straggler_slows_compute_and_optimizer_of_its_rank_only() -> None:
 
 
 def test_jitter_has_mean_one_and_collectives_share_it() -> None:
-    costs = costs_of(4, 1, 1, forward_s=1.0, backward_input_s=1.0, sync_s=1.0)
+    costs = costs_of(4, forward_s=1.0, backward_input_s=1.0, sync_s=1.0)
     dag = build_dag("1f1b", 4, 64, 1, CommPlan())
     timing = simulate_events(dag, durations(dag, costs), jitter=0.2, seed=3)
     took = (timing.end - timing.start)[0]
@@ -163,8 +160,9 @@ def test_jitter_has_mean_one_and_collectives_share_it() -> None:
     assert abs(compute.mean() - 1.0) < 5 * 0.2 / np.sqrt(512)
     assert 0.15 < np.log(compute).std() < 0.25
     assert np.ptp(timing.end[0][dag.kind == NodeKind.SYNC]) == 0.0
-    assert not np.array_equal(took, (lambda t: (t.end - t.start)[0])(
-        simulate_events(dag, durations(dag, costs), jitter=0.2, seed=4)))
+    assert not np.array_equal(
+        took, (lambda t: (t.end - t.start)[0])(simulate_events(dag, durations(dag, costs), jitter=0.2, seed=4))
+    )
 
 
 def test_all_faults_at_once() -> None:

@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import time
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulate_cases import costs_of, degrees, plans
 
 from hwmodels.errors import InputError
-from planner.schedule import Action, Kind, get, names
+from planner.schedule import Action, Kind, get
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.simulate.dag import NodeKind, build_dag, durations
 from planner.simulate.maxplus import lower_bound, simulate, step_seconds
-
-
-def zero_costs(pp: int, vpp: int = 1, buckets: int = 1, batch: int = 1, **given_s: float) -> StageCosts:
-    """Costs that are zero but for the named ones, the same everywhere."""
-    shape = dict.fromkeys((f.name for f in fields(StageCosts)), (batch, pp, vpp, buckets))
-    shape |= dict.fromkeys(("send_forward_s", "send_backward_s"), (batch, pp, vpp))
-    shape |= dict.fromkeys(("optimizer_s", "gather_s"), (batch, pp))
-    shape |= dict.fromkeys(("sync_s", "tied_s", "step_s"), (batch,))
-    return StageCosts(**{name: np.full(size, given_s.get(name, 0.0)) for name, size in shape.items()})
-
-
-def random_costs(seed: int, pp: int, vpp: int, buckets: int, batch: int) -> StageCosts:
-    rng = np.random.default_rng(seed)
-    shaped = zero_costs(pp, vpp, buckets, batch)
-    # A third of the fields on another scale, so that now one, now another stream is the bottleneck.
-    return StageCosts(**{
-        f.name: rng.uniform(0.0, 1.0, getattr(shaped, f.name).shape) * rng.choice([0.0, 0.1, 1.0, 5.0])
-        for f in fields(StageCosts)
-    })
-
-
-plans = st.builds(
-    CommPlan,
-    buckets=st.integers(1, 3),
-    unshard=st.sampled_from(["none", "once", "each"]),
-    prefetch=st.integers(0, 3),
-    reduce=st.sampled_from(["none", "end", "bucketed", "each"]),
-    p2p_blocking=st.booleans(),
-    gather_after_step=st.booleans(),
-    tied_embedding=st.booleans(),
-)
-
-
-@st.composite
-def degrees(draw: st.DrawFn) -> tuple[str, int, int, int]:
-    name = draw(st.sampled_from(names()))
-    schedule = get(name)
-    pp = draw(st.integers(1, 5))
-    vpp = draw(st.integers(2, 3)) if schedule.interleaved else 1
-    multiple = schedule.microbatch_multiple(pp)
-    return name, pp, multiple * draw(st.integers(1, max(1, 10 // multiple))), vpp
 
 
 def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPlan, costs: StageCosts) -> float:
@@ -86,8 +47,10 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
             synced = grad and (plan.reduce == "each" or (plan.reduce == "bucketed" and final[a.stage] == a))
             ks = range(plan.buckets) if is_forward else range(plan.buckets - 1, -1, -1)
             seconds = {
-                Kind.FORWARD: costs.forward_s, Kind.BACKWARD: costs.backward_input_s + costs.backward_weight_s,
-                Kind.BACKWARD_INPUT: costs.backward_input_s, Kind.BACKWARD_WEIGHT: costs.backward_weight_s,
+                Kind.FORWARD: costs.forward_s,
+                Kind.BACKWARD: costs.backward_input_s + costs.backward_weight_s,
+                Kind.BACKWARD_INPUT: costs.backward_input_s,
+                Kind.BACKWARD_WEIGHT: costs.backward_weight_s,
             }[a.kind][0, r, c]
             source = a.stage - 1 if is_forward else a.stage + 1
             for i, k in enumerate(ks):
@@ -146,7 +109,7 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
 @settings(deadline=None, max_examples=120)
 def test_equals_an_engine_without_a_dag(case: tuple[str, int, int, int], plan: CommPlan, seed: int) -> None:
     name, pp, microbatches, vpp = case
-    costs = random_costs(seed, pp, vpp, plan.buckets, 2)
+    costs = costs_of(pp, vpp, plan.buckets, 2, seed=seed)
     dag = build_dag(name, pp, microbatches, vpp, plan)
     timing = simulate(dag, durations(dag, costs))
     for b in range(2):
@@ -159,7 +122,7 @@ def test_equals_an_engine_without_a_dag(case: tuple[str, int, int, int], plan: C
 @settings(deadline=None, max_examples=150)
 def test_bound_is_below_the_exact_time(case: tuple[str, int, int, int], plan: CommPlan, seed: int) -> None:
     name, pp, microbatches, vpp = case
-    costs = random_costs(seed, pp, vpp, plan.buckets, 4)
+    costs = costs_of(pp, vpp, plan.buckets, 4, seed=seed)
     dag = build_dag(name, pp, microbatches, vpp, plan)
     exact = step_seconds(dag, durations(dag, costs))
     bound = lower_bound(name, pp, np.full(4, microbatches), vpp, costs, plan)
@@ -176,7 +139,7 @@ def test_closed_forms_and_bound_of_uniform_stages(name: str, pp: int, rounds: in
     microbatches = pp * rounds
     for vpp in (2, 3) if get(name).interleaved else (1,):
         f, w, i = 1.0 / vpp, 0.75 / vpp, 1.25 / vpp
-        costs = zero_costs(pp, vpp, forward_s=f, backward_input_s=i, backward_weight_s=w)
+        costs = costs_of(pp, vpp, forward_s=f, backward_input_s=i, backward_weight_s=w)
         dag = build_dag(name, pp, microbatches, vpp, CommPlan())
         expected = (microbatches * vpp + pp - 1) * (f + i + w)
         assert step_seconds(dag, durations(dag, costs))[0] == pytest.approx(expected, rel=1e-12)
@@ -185,9 +148,9 @@ def test_closed_forms_and_bound_of_uniform_stages(name: str, pp: int, rounds: in
 
 def test_the_numbers_of_the_comment_above() -> None:
     dag = build_dag("1f1b", 4, 8, 1, CommPlan())
-    assert step_seconds(dag, durations(dag, zero_costs(4, forward_s=1.0, backward_input_s=2.0)))[0] == 33.0
+    assert step_seconds(dag, durations(dag, costs_of(4, forward_s=1.0, backward_input_s=2.0)))[0] == 33.0
     dag = build_dag("interleaved-1f1b", 4, 8, 2, CommPlan())
-    assert step_seconds(dag, durations(dag, zero_costs(4, 2, forward_s=0.5, backward_input_s=1.0)))[0] == 28.5
+    assert step_seconds(dag, durations(dag, costs_of(4, 2, forward_s=0.5, backward_input_s=1.0)))[0] == 28.5
 
 
 Spans = dict[tuple[str, int, int], tuple[float, float]]
@@ -211,7 +174,7 @@ def test_blocking_and_free_sends() -> None:
     On its own stream: rank 0 runs F1 1-2 and its send 2-2.5; rank 1 runs F0 1.5-2.5, B0 2.5-4.5, F1 4.5-5.5,
     B1 5.5-7.5, send 7.5-8; rank 0 runs B0 5-7 and B1 8-10.
     """
-    costs = zero_costs(2, forward_s=1.0, backward_input_s=2.0, send_forward_s=0.5, send_backward_s=0.5)
+    costs = costs_of(2, forward_s=1.0, backward_input_s=2.0, send_forward_s=0.5, send_backward_s=0.5)
     at, step = _ends(("1f1b", 2, 2, 1), CommPlan(), costs)
     assert at["0SEND_F1", 0, -1] == (2.5, 3.0)
     assert at["1F1", 1, -1] == (5.0, 6.0)
@@ -234,7 +197,7 @@ def test_fsdp_gathers_ahead() -> None:
     reduce 13.5-14.5; B bucket 0 13.5-18, reduce 18-19.
     Prefetch 0: everything in turn: 2*(3+2) + 2*(3+4.5) = 25, then the last reduction: 26.
     """
-    costs = zero_costs(
+    costs = costs_of(
         1, 1, 2, forward_s=2.0, backward_input_s=4.0, unshard_s=3.0, reduce_s=1.0, backward_sync_extra_s=0.5
     )
     at, step = _ends(("1f1b", 1, 1, 1), CommPlan(2, "each", 1, "bucketed"), costs)
@@ -254,9 +217,17 @@ def test_the_end_of_the_step() -> None:
     Reductions at the end: rank 1 16-20, rank 0 18-22; tied 22-27; sync 27-27.5; optimizer to 30.5; gather to 34.5.
     Overlapped: bucket 1 of rank 0 at 17-19, bucket 0 19-21: everything one second earlier.
     """
-    given_s = {"forward_s": 1.0, "backward_input_s": 1.0, "reduce_s": 2.0, "tied_s": 5.0, "sync_s": 0.5,
-               "optimizer_s": 3.0, "gather_s": 4.0, "step_s": 10.0}
-    costs = zero_costs(2, 1, 2, **given_s)
+    given_s = {
+        "forward_s": 1.0,
+        "backward_input_s": 1.0,
+        "reduce_s": 2.0,
+        "tied_s": 5.0,
+        "sync_s": 0.5,
+        "optimizer_s": 3.0,
+        "gather_s": 4.0,
+        "step_s": 10.0,
+    }
+    costs = costs_of(2, 1, 2, **given_s)
     plan = CommPlan(2, reduce="end", gather_after_step=True, tied_embedding=True)
     at, step = _ends(("1f1b", 2, 1, 1), plan, costs)
     assert at["TIED", 0, -1] == at["TIED", 1, -1] == (22.0, 27.0)
@@ -302,7 +273,7 @@ def test_levels_and_orders_are_sound(case: tuple[str, int, int, int], plan: Comm
 
 def test_candidates_do_not_mix() -> None:
     plan = CommPlan(2, "once", 1, "bucketed", p2p_blocking=False)
-    costs = random_costs(5, 3, 1, 2, 6)
+    costs = costs_of(3, 1, 2, 6, seed=5)
     dag = build_dag("1f1b", 3, 7, 1, plan)
     together = step_seconds(dag, durations(dag, costs))
     alone = [step_seconds(dag, durations(dag, costs.take(np.array([b]))))[0] for b in range(6)]
@@ -312,7 +283,7 @@ def test_candidates_do_not_mix() -> None:
 def test_wrong_shapes_and_plans_are_all_named() -> None:
     dag = build_dag("1f1b", 2, 2, 1, CommPlan(2, reduce="end"))
     with pytest.raises(InputError) as caught:
-        durations(dag, zero_costs(3, 1, 2))
+        durations(dag, costs_of(3, 1, 2))
     assert len(caught.value.faults) == 10  # all but the three of shape (B,)
     with pytest.raises(InputError) as caught:
         build_dag("1f1b", 2, 2, 1, CommPlan(0, "sometimes", -1, "never"))  # type: ignore[arg-type]
@@ -336,3 +307,21 @@ def test_a_schedule_that_deadlocks_is_refused(monkeypatch: pytest.MonkeyPatch, l
     build_dag.cache_clear()
     with pytest.raises(InputError, match="deadlocks"):
         build_dag("gpipe", 2, 2, 1, CommPlan())
+
+
+@pytest.mark.slow
+def test_large_dags_are_fast() -> None:
+    """16 ranks, 256 micro-batches, 4 virtual stages, 64 candidates: limits with room for a busy machine."""
+    build_dag.cache_clear()
+    begun = time.perf_counter()
+    dag = build_dag("interleaved-1f1b", 16, 256, 4, CommPlan())
+    assert time.perf_counter() - begun < 2.0
+    # 2*256*64 actions, 2*256*63 sends and receives, 3 nodes a rank.
+    assert dag.n == 2 * 256 * 64 + 2 * (2 * 256 * 63) + 3 * 16
+    seconds = durations(dag, costs_of(16, 4, 1, 64, seed=1))
+    took = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        simulate(dag, seconds)
+        took.append(time.perf_counter() - begun)
+    assert min(took) < 64 * 0.020
