@@ -47,7 +47,7 @@ class Job:
         stages = []
         for part in self.parts:
             stage = PipelineStage(part.module, part.stage.stage, len(self.plan.stages), self.backend.device, group=self.groups.pp)
-            torch_adapter.compute_forward_compute_backward(stage, self._around(part))
+            torch_adapter.around_compute(stage, self._around(part))
             stages.append(stage)
         return torch_adapter.pipeline(stages, self.microbatches, self._loss, self.plan.actions)
 

@@ -91,19 +91,28 @@ class Recorder:
         self._switches.append((mark, self._stack[-1]))
         return mark
 
-    @contextmanager
-    def span(self, phase: str, name: str, stream: str = "compute", *, nbytes: int = 0, op: str = "",
-             group: str = "", key: tuple[Any, ...] = ()) -> Iterator[None]:
-        """Cover a block with a phase and keep it for the timeline."""
-        if not self.active:
-            yield
-            return
+    def open(self, phase: str, name: str, stream: str = "compute", *, nbytes: int = 0, op: str = "",
+             group: str = "", key: tuple[Any, ...] = ()) -> Span:
+        """Enter a phase and keep it for the timeline; `close` leaves it."""
         entry = Span(phase, name, stream, self.push(phase), None, nbytes, op, group, key)
         self._spans.append(entry)
+        return entry
+
+    def close(self, entry: Span) -> None:
+        """Leave the phase that `open` entered."""
+        entry.end = self.pop()
+
+    @contextmanager
+    def span(self, phase: str, name: str, stream: str = "compute", **facts: Any) -> Iterator[Span | None]:
+        """Cover a block with a phase and keep it for the timeline; facts as in `open`."""
+        if not self.active:
+            yield None
+            return
+        entry = self.open(phase, name, stream, **facts)
         try:
-            yield
+            yield entry
         finally:
-            entry.end = self.pop()
+            self.close(entry)
 
     def issued(self, op: str, group: str, nbytes: int) -> None:
         """Count one collective."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from executor.timing import Recorder
+from executor.timing import Recorder, Span
 from hwmodels.errors import RunError
 
 TESTED: tuple[str, ...] = ("2.13",)
@@ -78,7 +78,7 @@ def lowered(runtime: Any) -> list[list[str]]:
     return [[str(a) for a in runtime.pipeline_order_with_comms[r]] for r in sorted(runtime.pipeline_order_with_comms)]
 
 
-def compute_forward_compute_backward(stage: PipelineStage, around: Callable[[str, int], Any]) -> None:
+def around_compute(stage: PipelineStage, around: Callable[[str, int], Any]) -> None:
     """Run every compute action of `stage` inside ``around(kind, microbatch)``; kind is F, B, I or W."""
     forward, backward = stage.forward_one_chunk, stage.backward_one_chunk
     weight, reduce = stage.backward_weight_one_chunk, stage.perform_reduce_grad
@@ -177,12 +177,12 @@ class CommunicationWatch:
             axis = self._axis(functional._resolve_group(given["group"]))
             if not axis:
                 return original(*args, **kwargs)
-            with self._covers(op, axis, 0, "") :
+            with self._covers(op, axis, 0, "") as entry:
                 result = original(*args, **kwargs)
             elem = getattr(result, "elem", result)
             source = given["self"]
             nbytes = max(elem.numel() * elem.element_size(), source.numel() * source.element_size())
-            self.recorder._spans[-1].nbytes = nbytes
+            entry.nbytes = nbytes
             self.recorder.issued(op, axis, nbytes)
             self._tensors[id(elem)] = (elem, op, axis, nbytes)
             return result
@@ -304,23 +304,25 @@ class BucketReduction:
 
     def __init__(self, recorder: Recorder, group: dist.ProcessGroup) -> None:
         self.recorder, self.group = recorder, group
-        self._open = False
+        self._open: Span | None = None
+        self._bytes = 0
 
     def __call__(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Average one bucket over the group."""
         flat = bucket.buffer().div_(self.group.size())
         work = dist.all_reduce(flat, group=self.group, async_op=True)
-        if bucket.is_last() and self.recorder.active and not self._open:
-            self._open = True
-            self.recorder.push("dp_comm")
+        self._bytes += flat.numel() * flat.element_size()
+        if bucket.is_last() and self.recorder.active and self._open is None:
+            self._open = self.recorder.open("dp_comm", "all_reduce wait for buckets", "dp", nbytes=self._bytes, op="wait", group="dp")
         future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
         return future
 
     def close(self) -> None:
         """The backward is over, and with it the wait."""
-        if self._open:
-            self._open = False
-            self.recorder.pop()
+        self._bytes = 0
+        if self._open is not None:
+            self.recorder.close(self._open)
+            self._open = None
 
     def attach(self, module: nn.parallel.DistributedDataParallel) -> None:
         """Register as the hook of `module`."""
