@@ -215,6 +215,20 @@ def _ep_grid(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     return np.asarray((b.tp * b.cp * b.dp) % np.maximum(b.ep * b.etp, 1) == 0)
 
 
+def _explain_ep_grid(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    ranks = lay.tp * lay.cp * lay.dp
+    if ranks % lay.etp == 0:
+        fit = [d for d in divisors(ranks // lay.etp, 256) if all(e % d == 0 for e in _experts(ctx))]
+        fix = _choices(fit, "ep")
+    else:
+        fix = f"{_choices(divisors(ranks, 64), 'etp')} with ep=1"
+    return (
+        f"ep*etp = {lay.ep * lay.etp} does not divide tp*cp*dp = {ranks}",
+        "the expert grid folds onto the ranks of one pipeline stage",
+        fix,
+    )
+
+
 def _etp_width(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     widths = {layer.ffn.ffn_hidden for layer in ctx.model.layers if isinstance(layer.ffn, Moe)}
     return _all((_divides(w, b.etp) for w in widths), b.tp)
@@ -328,11 +342,7 @@ RULES: tuple[Rule, ...] = (
         "ep-grid",
         "ep*etp divides tp*cp*dp.",
         _ep_grid,
-        lambda lay, c: (
-            f"ep*etp = {lay.ep * lay.etp} does not divide tp*cp*dp = {lay.tp * lay.cp * lay.dp}",
-            "the expert grid folds onto the ranks of one pipeline stage",
-            _choices([d // lay.etp for d in divisors(lay.tp * lay.cp * lay.dp, 256) if d % lay.etp == 0], "ep"),
-        ),
+        _explain_ep_grid,
     ),
     Rule(
         "etp-width",

@@ -51,7 +51,11 @@ def test_uniform_plan_says_every_part() -> None:
 def test_virtual_stages_loop_over_the_ranks() -> None:
     plan = plan_of(Layout(pp=2, vpp=2, schedule="interleaved-1f1b", mbs=2))
     assert [(s.stage, s.rank, s.chunk, s.layers) for s in plan.stages] == [
-        (0, 0, 0, (0,)), (1, 1, 0, (1,)), (2, 0, 1, (2,)), (3, 1, 1, (3,))]  # fmt: skip
+        (0, 0, 0, (0,)),
+        (1, 1, 0, (1,)),
+        (2, 0, 1, (2,)),
+        (3, 1, 1, (3,)),
+    ]
 
 
 def test_digest_changes_with_what_runs_and_only_with_that() -> None:
@@ -70,9 +74,17 @@ floats = st.floats(1e-6, 1e6)
 def predictions(draw: st.DrawFn, ranks: int) -> Prediction:
     low, mid, high = sorted(draw(st.tuples(floats, floats, floats)))
     return Prediction(
-        mid, low, high, [{"forward": draw(floats)} for _ in range(ranks)], [draw(st.integers(0, 2**45)) for _ in range(ranks)],
-        [{"parameters": draw(st.integers(0, 2**40))} for _ in range(ranks)], draw(floats), draw(floats),
-        draw(st.none() | floats), draw(st.sampled_from(("fits", "at risk"))))  # fmt: skip
+        mid,
+        low,
+        high,
+        [{"forward": draw(floats)} for _ in range(ranks)],
+        [draw(st.integers(0, 2**45)) for _ in range(ranks)],
+        [{"parameters": draw(st.integers(0, 2**40))} for _ in range(ranks)],
+        draw(floats),
+        draw(floats),
+        draw(st.none() | floats),
+        draw(st.sampled_from(("fits", "at risk"))),
+    )
 
 
 @st.composite
@@ -80,9 +92,16 @@ def plans(draw: st.DrawFn) -> Plan:
     tp, pp, dp = draw(degree), draw(degree), draw(degree)
     vpp = 2 if pp == 2 and draw(st.booleans()) else 1
     layout = Layout(
-        tp=tp, sp=int(tp > 1 and draw(st.booleans())), pp=pp, vpp=vpp, dp=dp, zero_stage=draw(st.integers(0, 3)) if dp > 1 else 0,
-        mbs=draw(st.sampled_from((1, 2))), recompute=draw(st.sampled_from(("none", "selective", "full"))),
-        schedule="interleaved-1f1b" if vpp > 1 else draw(st.sampled_from(("1f1b", "gpipe"))))  # fmt: skip
+        tp=tp,
+        sp=int(tp > 1 and draw(st.booleans())),
+        pp=pp,
+        vpp=vpp,
+        dp=dp,
+        zero_stage=draw(st.integers(0, 3)) if dp > 1 else 0,
+        mbs=draw(st.sampled_from((1, 2))),
+        recompute=draw(st.sampled_from(("none", "selective", "full"))),
+        schedule="interleaved-1f1b" if vpp > 1 else draw(st.sampled_from(("1f1b", "gpipe"))),
+    )
     gbs = layout.mbs * dp * pp * draw(st.integers(1, 4))
     assert not faults(layout, RuleContext(MODEL, gbs, 256, layout.world))
     return plan_of(layout, gbs, draw(st.none() | predictions(pp)))
@@ -132,9 +151,14 @@ def test_types_are_strict_and_all_faults_come_at_once() -> None:
     del content["workload"]["gbs"]
     content["dense_grid"][0] = ["pp"]
     error = refused(
-        content, "plan.json: layout.tp: is '2' (text) (a whole number without quotes is expected)",
-        "plan.json: stages[0].layers[1]: is null", "plan.json: stagess: is not a known key", "Try: stages",
-        "plan.json: workload.gbs: is missing", "plan.json: dense_grid[0]: has no entry 1")  # fmt: skip
+        content,
+        "plan.json: layout.tp: is '2' (text) (a whole number without quotes is expected)",
+        "plan.json: stages[0].layers[1]: is null",
+        "plan.json: stagess: is not a known key",
+        "Try: stages",
+        "plan.json: workload.gbs: is missing",
+        "plan.json: dense_grid[0]: has no entry 1",
+    )
     assert len(error.faults) == 5
 
 
@@ -152,8 +176,11 @@ def test_grids_must_multiply_to_the_world() -> None:
     content = plain(Layout(tp=2, dp=2))
     content["dense_grid"] = [["pp", 1], ["dp", 4], ["cp", 1], ["tp", 2]]
     content["expert_grid"] = [["pp", 1], ["ep", 4], ["etp", 1]]
-    refused(content, "dense_grid: multiplies to 8 (the layout has 4 ranks). Try: pp=1 dp=2 cp=1 tp=2",
-            "expert_grid: has the axes pp, ep, etp")  # fmt: skip
+    refused(
+        content,
+        "dense_grid: multiplies to 8 (the layout has 4 ranks). Try: pp=1 dp=2 cp=1 tp=2",
+        "expert_grid: has the axes pp, ep, etp",
+    )
     content = plain(Layout(tp=2, dp=2))
     content["dense_grid"] = [["pp", 1], ["dp", 1], ["cp", 1], ["tp", 4]]
     refused(content, "dense_grid: says pp=1 dp=1 cp=1 tp=4 (it contradicts the layout)")
@@ -194,8 +221,13 @@ def test_actions_run_every_micro_batch_both_ways() -> None:
     content = plain(Layout(pp=2, mbs=4))  # two micro-batches
     content["actions"][0] = ["0F0", "0F1", "0B0", "1B1"]
     content["actions"][1][0] = "1G0"
-    refused(content, "actions[0][3]: is '1B1' (rank 0 does not hold stage 1)", "actions[1][0]: is '1G0'",
-            "stage 0, micro-batch 1 has no backward", "stage 1 runs 1 forwards (the batch has 2 micro-batches)")  # fmt: skip
+    refused(
+        content,
+        "actions[0][3]: is '1B1' (rank 0 does not hold stage 1)",
+        "actions[1][0]: is '1G0'",
+        "stage 0, micro-batch 1 has no backward",
+        "stage 1 runs 1 forwards (the batch has 2 micro-batches)",
+    )
     content = plain(Layout(pp=2, mbs=4))
     content["actions"][0] = ["0F0", "0F0", "0F1", "0B0", "0I1", "0W1"]
     error = refused(content, "runs 0F0 more than once")
@@ -231,8 +263,17 @@ def test_the_model_is_checked_under_its_path() -> None:
 def test_predictions_match_the_ranks() -> None:
     content = plain(Layout(dp=2))
     content["predicted"] = {
-        "step_s": 1.0, "step_low_s": 2.0, "step_high_s": 3.0, "phases": [{}, {}], "peak_bytes": [1], "memory": [{}], "mfu": 0.1,
-        "tokens_per_s_per_gpu": 1.0, "usd_per_mtoken": None, "verdict": "fits"}  # fmt: skip
+        "step_s": 1.0,
+        "step_low_s": 2.0,
+        "step_high_s": 3.0,
+        "phases": [{}, {}],
+        "peak_bytes": [1],
+        "memory": [{}],
+        "mfu": 0.1,
+        "tokens_per_s_per_gpu": 1.0,
+        "usd_per_mtoken": None,
+        "verdict": "fits",
+    }
     refused(content, "predicted.phases: has 2 entries", "predicted.step_s: is 1.0 in [2.0, 3.0]")
 
 

@@ -1,0 +1,279 @@
+"""Degrees and rules: arithmetic by hand, each rule with a layout that breaks it and one that its remedy gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwmodels.errors import InputError
+from planner import presets
+from planner.layout import (
+    RECOMPUTE,
+    RULES,
+    SCHEDULES,
+    Layout,
+    LayoutBatch,
+    RuleContext,
+    check,
+    divisors,
+    faults,
+    split_layers,
+    validate,
+    with_defaults,
+)
+from planner.model.shape import from_shape
+
+# 12 query and 4 key-value heads, feed-forward 96, 4 layers
+DENSE = from_shape(name="dense", layers=4, hidden=96, heads=12, kv_heads=4, ffn_hidden=96, vocab=128, seq_len=64)
+# 5 layers split into 1 or 5 stages, or into 7 with embedding and head counted: never into 2
+ODD = from_shape(name="odd", layers=5, hidden=96, heads=12, kv_heads=4, ffn_hidden=96, vocab=128, seq_len=64)
+# 4 experts of width 24; one shared expert
+MOE = from_shape(
+    name="moe",
+    layers=4,
+    hidden=96,
+    heads=12,
+    vocab=128,
+    seq_len=64,
+    n_experts=4,
+    topk=2,
+    moe_ffn_hidden=24,
+    shared_experts=1,
+)
+# a dense width of 90, and a shared expert of 18
+NARROW = from_shape(name="narrow", layers=4, hidden=96, heads=12, ffn_hidden=90, vocab=8, seq_len=64)
+SHARED = from_shape(
+    name="shared",
+    layers=4,
+    hidden=96,
+    heads=12,
+    vocab=8,
+    seq_len=64,
+    n_experts=4,
+    topk=1,
+    moe_ffn_hidden=18,
+    shared_experts=1,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layout that breaks exactly one rule, a piece of the remedy, and the layout after it."""
+
+    rule: str
+    bad: Layout
+    remedy: str
+    good: Layout
+    context: RuleContext
+
+
+def on(world: int, model: object = DENSE, gbs: int = 16, seq_len: int = 64, framework: str = "") -> RuleContext:
+    preset = presets.get(framework) if framework else None
+    return RuleContext(model, gbs, seq_len, world, preset)  # type: ignore[arg-type]
+
+
+CASES = (
+    Case("degrees-positive", Layout(dp=0), "1 for a degree", Layout(dp=1), on(1)),
+    Case("degrees-positive", Layout(sp=2), "", Layout(), on(1)),
+    Case("degrees-positive", Layout(dp=2, zero_stage=4), "", Layout(dp=2, zero_stage=3), on(2)),
+    Case("world-product", Layout(tp=2, dp=2), "dp=4", Layout(tp=2, dp=4), on(8)),
+    Case("world-product", Layout(pp=3), "tp*cp*pp in 1, 2, 4", Layout(pp=2, dp=2), on(4)),
+    # tp 24 divides no head count but is a multiple of 4 kv heads and divides 96
+    Case("tp-heads", Layout(tp=24), "tp in 1, 2, 3, 4, 6, 12", Layout(tp=12, dp=2), on(24)),
+    # 6 divides 12 heads; 4 kv heads are neither divisible by 6 nor 6 by 4
+    Case("tp-kv-heads", Layout(tp=6), "tp in 1, 2, 4", Layout(tp=2, dp=3), on(6, gbs=3)),
+    Case("tp-ffn", Layout(tp=4), "tp in 1, 2", Layout(tp=2, dp=2), on(4, NARROW)),
+    Case("tp-ffn", Layout(tp=4, sp=1), "tp in 1, 2, 3, 6", Layout(tp=2, sp=1, dp=2), on(4, SHARED)),
+    Case("sp-needs-tp", Layout(sp=1), "sp=0", Layout(), on(1)),
+    # 66 tokens do not divide by 4; the next multiple of the remedy is 4*2*1
+    Case("seq-split", Layout(tp=4, sp=1), "multiple of 8", Layout(tp=4), on(4, seq_len=66)),
+    Case("seq-split", Layout(cp=2), "multiple of 4", Layout(dp=2), on(2, seq_len=62)),
+    Case("layers-stages", Layout(pp=2), "pp*vpp in 1, 5", Layout(dp=2), on(2, ODD)),
+    Case("layers-stages", Layout(pp=2, vpp=4, schedule="interleaved-1f1b"), "vpp in 1, 2",
+         Layout(pp=2, vpp=2, schedule="interleaved-1f1b"), on(2)),
+    Case("gbs-microbatch", Layout(mbs=3), "mbs in 1, 2, 4, 8, 16", Layout(mbs=2), on(1)),
+    Case("gbs-microbatch", Layout(dp=3), "gbs=15", Layout(dp=3), on(3)),
+    Case("vpp-needs-pp", Layout(pp=2, vpp=2), "vpp=1 with 1f1b or gpipe", Layout(pp=2), on(2)),
+    Case("vpp-needs-pp", Layout(schedule="interleaved-1f1b"), "vpp=1", Layout(schedule="1f1b"), on(1)),
+    # 16 / (2 * 8) = 1 micro-batch, rounds of 2
+    Case("interleave-rounds", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-1f1b"), "multiple of 2",
+         Layout(pp=2, vpp=2, dp=8, mbs=1, schedule="interleaved-1f1b"), on(16)),
+    Case("ep-experts", Layout(dp=2, ep=2), "ep=1 etp=1", Layout(dp=2), on(2)),
+    Case("ep-experts", Layout(dp=8, ep=8), "ep in 1, 2, 4", Layout(dp=8, ep=4), on(8, MOE)),
+    Case("ep-grid", Layout(dp=6, ep=4), "ep in 1, 2", Layout(dp=6, ep=2), on(6, MOE, gbs=12)),
+    Case("ep-grid", Layout(dp=3, etp=2), "etp in 1, 3", Layout(dp=3, etp=3), on(3, MOE, gbs=12)),
+    Case("etp-width", Layout(dp=16, etp=16), "etp=1", Layout(dp=16), on(16, MOE)),
+    Case("fsdp-divides-dp", Layout(dp=4, zero_stage=3, fsdp=3), "fsdp in 1, 2, 4",
+         Layout(dp=4, zero_stage=3, fsdp=2), on(4)),
+    Case("zero-needs-dp", Layout(tp=2, zero_stage=1), "zero_stage=0", Layout(tp=2), on(2)),
+    Case("moe-tp-needs-sp", Layout(tp=2, dp=2, ep=2), "sp=1", Layout(tp=2, sp=1, dp=2, ep=2), on(4, MOE)),
+    Case("framework-zero-stage", Layout(dp=2, zero_stage=3), "zero_stage in 0, 1", Layout(dp=2, zero_stage=1),
+         on(2, framework="megatron")),
+    Case("framework-zero-pipeline", Layout(pp=2, dp=2, zero_stage=2), "zero_stage<=1", Layout(pp=2, dp=2, zero_stage=1),
+         on(4, framework="deepspeed")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.bad.label()}")
+def test_each_rule_is_broken_alone_and_its_remedy_works(case: Case) -> None:
+    found = faults(case.bad, case.context, "here")
+    assert [fault.rule for fault in found] == [case.rule]
+    assert case.remedy in found[0].fix
+    assert found[0].what and found[0].why and found[0].where == "here"
+    context = case.context
+    if case.remedy == "gbs=15":
+        context = replace(context, gbs=15)
+    assert faults(case.good, context) == []
+    with pytest.raises(InputError) as error:
+        validate(case.bad, case.context)
+    assert f"[{case.rule}]" in str(error.value)
+    assert error.value.exit_code == 2
+    validate(case.good, context)
+
+
+def test_every_rule_has_a_case_and_says_its_sentence() -> None:
+    assert {case.rule for case in CASES} == {rule.id for rule in RULES}
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    assert all(rule.sentence.endswith(".") for rule in RULES)
+
+
+def test_unknown_names_are_refused_first() -> None:
+    found = faults(Layout(recompute="some", schedule="1f1d"), on(1))
+    assert [fault.rule for fault in found] == ["recompute-known", "schedule-known"]
+    assert "none or selective or full" in found[0].fix
+
+
+def test_several_broken_rules_come_together() -> None:
+    found = faults(Layout(tp=5, dp=3, mbs=7), on(8))
+    assert {fault.rule for fault in found} == {"world-product", "tp-heads", "tp-kv-heads", "tp-ffn", "gbs-microbatch"}
+
+
+small = st.integers(-1, 6)
+layouts = st.builds(
+    Layout, tp=small, sp=st.integers(-1, 2), cp=small, pp=small, vpp=small, dp=small, ep=small, etp=small,
+    zero_stage=st.integers(-1, 4), fsdp=small, mbs=small, recompute=st.sampled_from(RECOMPUTE),
+    schedule=st.sampled_from(SCHEDULES),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.lists(layouts, min_size=1, max_size=20), st.sampled_from((DENSE, ODD, MOE)), st.integers(1, 64),
+       st.sampled_from(("", "megatron", "deepspeed", "ours")))  # fmt: skip
+def test_many_at_once_is_one_by_one(many: list[Layout], model: object, gbs: int, framework: str) -> None:
+    context = on(8, model, gbs, 48, framework)
+    together = check(LayoutBatch.of(many), context)
+    for i, layout in enumerate(many):
+        alone = check(LayoutBatch.of(layout), context)
+        for rule in RULES:
+            assert alone[rule.id].shape == ()
+            assert together[rule.id].shape == (len(many),)
+            assert bool(alone[rule.id]) == bool(together[rule.id][i])
+        kept = {rule.id for rule in RULES if alone[rule.id]}
+        told = {fault.rule for fault in faults(layout, context)}
+        # what is told is broken; what is broken is told unless its cause is told already
+        assert not told & kept
+        assert bool(told) == (len(kept) < len(RULES))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(layouts, min_size=1, max_size=8))
+def test_a_batch_gives_its_layouts_back(many: list[Layout]) -> None:
+    batch = LayoutBatch.of(many)
+    assert [batch.layout(i) for i in range(len(batch))] == many
+    assert LayoutBatch.of(many[0]).layout(0) == many[0]
+    picked = batch.take(np.asarray([0]))
+    assert len(picked) == 1 and picked.layout(0) == many[0]
+
+
+def test_world_microbatches_and_defaults() -> None:
+    layout = Layout(tp=2, cp=3, pp=5, dp=7, mbs=2)
+    assert layout.world == 210
+    assert layout.microbatches(28) == 2  # 28 / (2 * 7)
+    assert int(LayoutBatch.of(layout).world) == 210
+    assert with_defaults(Layout(tp=4, pp=2), 64).dp == 8
+    assert with_defaults(Layout(tp=5, dp=3), 64).dp == 3  # 5 does not divide 64: left for the rule to tell
+    assert with_defaults(Layout(pp=2, vpp=2), 8).schedule == "interleaved-1f1b"
+
+
+def axes(layout: Layout) -> dict[str, tuple[int, int]]:
+    batch = LayoutBatch.of(layout)
+    names = ("tp", "cp", "dp", "dp_cp", "fsdp", "replica", "etp", "ep", "edp", "pp", "world")
+    return {name: (int(batch.axis(name)[0]), int(batch.axis(name)[1])) for name in names}
+
+
+def test_axis_sizes_and_strides() -> None:
+    # order from the fastest: tp 2, cp 2, dp 8, pp 2 -> 64 ranks; experts fold 32 ranks as etp 1, ep 8, edp 4
+    assert axes(Layout(tp=2, cp=2, dp=8, pp=2, ep=8, zero_stage=3, fsdp=4)) == {
+        "tp": (2, 1), "cp": (2, 2), "dp": (8, 4), "dp_cp": (16, 2), "fsdp": (8, 2), "replica": (2, 16),
+        "etp": (1, 1), "ep": (8, 1), "edp": (4, 8), "pp": (2, 32), "world": (64, 1),
+    }  # fmt: skip
+
+
+def test_blank_fsdp_is_all_of_dp() -> None:
+    found = axes(Layout(tp=2, dp=8, zero_stage=3))
+    assert found["fsdp"] == (8, 2)
+    assert found["replica"] == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("axis", "per_node", "nodes", "stride"),
+    [
+        # tp8 dp16 on 8-GPU nodes: tp fills a node, each dp group has one rank in each of 16 nodes
+        ("tp", 8, 1, 1),
+        ("dp", 1, 16, 8),
+        ("world", 8, 16, 1),
+    ],
+)
+def test_groups_of_tp8_dp16(axis: str, per_node: int, nodes: int, stride: int) -> None:
+    shape = LayoutBatch.of(Layout(tp=8, dp=16)).group(axis, 8)
+    assert (int(shape.ranks_per_node), int(shape.nodes), int(shape.stride)) == (per_node, nodes, stride)
+
+
+def test_groups_that_share_nodes() -> None:
+    batch = LayoutBatch.of([Layout(tp=2, pp=4, dp=8), Layout(tp=4, pp=2, dp=8), Layout(tp=16, dp=4)])
+    dp = batch.group("dp", 8)
+    # stride 2: four members a node, 8/4 = 2 nodes; stride 4: two a node, 4 nodes; stride 16: one a node, 4 nodes
+    assert dp.ranks_per_node.tolist() == [4, 2, 1]
+    assert dp.nodes.tolist() == [2, 4, 4]
+    assert dp.size.tolist() == [8, 8, 4]
+    pp = batch.group("pp", 8)
+    assert (pp.ranks_per_node.tolist(), pp.nodes.tolist()) == ([1, 1, 1], [4, 2, 1])
+    tp = batch.group("tp", 8)
+    assert (tp.ranks_per_node.tolist(), tp.nodes.tolist()) == ([2, 4, 8], [1, 1, 2])
+
+
+def test_divisors_small_and_large() -> None:
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+    assert divisors(12, 5) == [1, 2, 3, 4]
+    assert divisors(2**20, 16) == [1, 2, 4, 8, 16]
+    assert divisors(360_360)[:5] == [1, 2, 3, 4, 5]
+    assert len(divisors(360_360)) == 192  # 2^3 3^2 5 7 11 13: 4*3*2*2*2*2
+
+
+def test_layers_split_evenly_or_around_embedding_and_head() -> None:
+    assert split_layers(8, 4) == (2, 2, 2, 2)
+    # Llama 3.1 405B: 126 layers on 16 stages, 7 on the ends and 8 between (arXiv 2407.21783)
+    assert split_layers(126, 16) == (7, *(8,) * 14, 7)
+    assert split_layers(5, 2) is None
+    assert split_layers(4, 5) is None
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 200), st.integers(1, 70))
+def test_a_split_holds_every_layer(layers: int, stages: int) -> None:
+    shares = split_layers(layers, stages)
+    if shares is not None:
+        assert len(shares) == stages and sum(shares) == layers and min(shares) >= 1
+    else:
+        assert layers % stages and ((layers + 2) % stages or stages > layers)
+
+
+def test_labels_name_what_is_not_one() -> None:
+    assert Layout().label() == "mbs1"
+    every = Layout(tp=8, sp=1, pp=4, vpp=2, dp=16, zero_stage=1, mbs=2, schedule="interleaved-1f1b", recompute="full")
+    assert every.label() == "tp8 sp pp4 vpp2 dp16 zero1 mbs2 full interleaved-1f1b"
+    assert "fsdp4" in Layout(dp=8, zero_stage=3, fsdp=4).label()
