@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -318,7 +319,7 @@ class Builder:
         order = np.lexsort((self._stream_key[rank], group))
         count = np.bincount(group, minlength=self.pp * len(STREAMS))
         link = np.where(np.isin(fields["kind"], _TRANSFERS), fields["rank"], -1)
-        return Dag(
+        dag = Dag(
             self.schedule.name,
             self.pp,
             self.microbatches,
@@ -334,6 +335,10 @@ class Builder:
             order_ptr=np.concatenate([[0], np.cumsum(count)]),
             order=order,
         )
+        for value in (getattr(dag, f.name) for f in dataclasses.fields(dag)):
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)  # one object serves every candidate
+        return dag
 
 
 _TRANSFERS = (NodeKind.SEND_F, NodeKind.SEND_B, NodeKind.UNSHARD, NodeKind.REDUCE_GRAD, NodeKind.GATHER)

@@ -56,7 +56,7 @@ def build_dag(schedule_name: str, pp: int, microbatches: int, vpp: int, comm: Co
     Returns
     -------
     Dag
-        Shared: the arrays must not be written to.
+        Shared, hence read-only; ``dataclasses.replace`` changes a copy.
 
     Raises
     ------
