@@ -65,7 +65,8 @@ def _source(kind: str, dtype: str, priced: PricedModel) -> str:
     """Datasheet figure and fitted coefficients behind an op's price."""
     cluster = priced.cluster
     if kind == "collective":
-        return cluster.fabric.describe()
+        links = [link for link in (cluster.fabric.intra, cluster.fabric.inter) if link is not None]
+        return "; ".join(f"{link.name}: {link.bandwidth:.4g} bytes/s ({link.source})" for link in links)
     device = cluster.device
     family = {"gemm": "gemm", "grouped_gemm": "gemm", "attention": "attention", "memory": "memory"}[kind]
     used = [

@@ -52,11 +52,11 @@ def local_parameters(parameters: Iterable[Parameter], layouts: LayoutBatch) -> L
             dense = dense + p.size / (tp if p.shard == "column" else 1.0)
             continue
         degree = etp if p.expert else tp
-        n_in, n_out = float(p.n_in), float(p.n_out)
+        n_in, n_out = np.asarray(float(p.n_in)), np.asarray(float(p.n_out))
         if p.shard == "column":
-            n_out = np.maximum(n_out / degree, min(p.min_out, p.n_out))
+            n_out = np.asarray(np.maximum(n_out / degree, min(p.min_out, p.n_out)))
         elif p.shard == "row":
-            n_in = n_in / degree
+            n_in = np.asarray(n_in / degree)
         elements = n_in * n_out + (n_out if p.bias else 0.0)
         if p.expert:
             expert = expert + elements * p.copies / ep

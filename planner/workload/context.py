@@ -11,7 +11,7 @@ from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
-from planner.workload.op import BYTES, Op, Phase
+from planner.workload.op import BYTES, Op, Phase, Rerun
 
 FloatArray = NDArray[np.float64]
 
@@ -87,12 +87,11 @@ class Shapes:
         return np.asarray(weight.n_in / self.tp) if weight.shard == "row" else np.asarray(float(weight.n_in))
 
     def memory(
-        self, name: str, phase: Phase, nbytes: FloatArray | float, *, kernels: float = 1.0, **more: object
+        self, name: str, phase: Phase, nbytes: FloatArray | float, *, kernels: float = 1.0, rerun: Rerun = "full"
     ) -> Op:
         """A memory-bound op that moves `nbytes` in `kernels` launches."""
-        return Op(
-            name, "memory", phase, {"nbytes": np.asarray(nbytes, dtype=np.float64)}, self.dtype, kernels=kernels, **more
-        )  # type: ignore[arg-type]
+        dims = {"nbytes": np.asarray(nbytes, dtype=np.float64)}
+        return Op(name, "memory", phase, dims, self.dtype, kernels=kernels, rerun=rerun)
 
     def linear(self, name: str, rows: FloatArray, n_in: FloatArray, n_out: FloatArray) -> list[Op]:
         """Forward, input-gradient and weight-gradient GEMMs of ``y = x W``.
@@ -106,24 +105,11 @@ class Shapes:
             Op(f"{name}.wgrad", "gemm", "backward_weight", {"m": n_in, "n": n_out, "k": rows}, self.dtype),
         ]
 
-    def tp_collective(
-        self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "", rerun: str = "full"
-    ) -> Op:
+    def tp_collective(self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "") -> Op:
         """A collective over the tp group on the full hidden activation of the micro-batch."""
-        nbytes = np.asarray(self.tokens * self.model.hidden * self.width)
+        dims = {"nbytes": np.asarray(self.tokens * self.model.hidden * self.width)}
         count = np.where(when & (self.tp > 1), 1.0, 0.0)
-        return Op(
-            name,
-            "collective",
-            phase,
-            {"nbytes": nbytes},
-            self.dtype,
-            group="tp",
-            collective=op,
-            count=count,
-            behind=behind,
-            rerun=rerun,
-        )  # type: ignore[arg-type]
+        return Op(name, "collective", phase, dims, self.dtype, "tp", op, count, behind=behind)
 
     def enter_tp(self, name: str) -> list[Op]:
         """Collectives at the entrance of a tensor-parallel region (before a column split).
