@@ -50,13 +50,18 @@ class Case:
 
 def case_of_plan(path: Path, cluster: str | None = None) -> Case:
     """The run that a plan describes, on its own cluster or on another one."""
-    from hwmodels import cluster as clusters
-    from planner import model as models
     from planner.plan_io import load_plan
 
-    plan = load_plan(path)
+    return case_of(load_plan(path), cluster, str(path))
+
+
+def case_of(plan: Plan, cluster: str | None = None, source: str = "plan") -> Case:
+    """The run that a loaded plan describes; `source` is named in faults of its model."""
+    from hwmodels import cluster as clusters
+    from planner import model as models
+
     name = cluster or plan.cluster
-    spec = models.read_config(plan.model, plan.model_name, str(path))
+    spec = models.read_config(plan.model, plan.model_name, source)
     return Case(spec, plan.model, clusters.load(name), name, plan.workload, plan.layout, plan)
 
 

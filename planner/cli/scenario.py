@@ -172,13 +172,64 @@ def show_ran(ran: Ran) -> None:
 
 def to_json(result: SearchResult, ran: Ran | None, files: list[Path]) -> dict[str, Any]:
     """The object of ``scenario --json``: that of the search, and the comparisons."""
-    comparisons: list[dict[str, Any]] = []
-    if ran is not None:
-        for found in ran.check.comparisons:
-            comparisons.append({
-                "plan": found.plan, "predicted_s": found.predicted_s, "measured_s": found.measured_s,
-                "error_pct": found.error_pct, "within_interval": found.within_interval,
-                "comparable": found.comparable, "phases": found.phases, "notes": found.notes,
-            })  # fmt: skip
+    found = ran.check.comparisons if ran is not None else ()
+    keys = ("plan", "predicted_s", "measured_s", "error_pct", "within_interval", "comparable", "phases", "notes")
+    comparisons = [{key: getattr(one, key) for key in keys} for one in found]
     agrees = ran.check.agrees if ran is not None else None
     return {**result.to_dict(), "comparisons": comparisons, "order_agrees": agrees, "files": [str(f) for f in files]}
+
+
+def reported(problem: Problem, result: SearchResult, ran: Ran | None, folder: Path) -> list[Path]:
+    """The HTML page and the trace: of the plans that ran, or of the best layout."""
+    from planner.cli.reporting import Page, write_page
+    from planner.predict import predict
+
+    best = result.rows[0]
+    label = best.layout.label()
+    page = Page(
+        problem.name, dict(problem.echo()), rows_of(result), dropped=result.dropped, notes=result.notes, chosen=label
+    )
+    if ran is None:
+        step = predict(problem.model, problem.cluster, problem.workload, best.layout, timeline=True)
+        return write_page(folder, replace(page, step=step))
+    fastest = ran.measured[0]
+    return write_page(
+        folder,
+        replace(page, step=ran.steps[0], comparisons=ran.check.comparisons, measured=fastest.timeline),
+    )
+
+
+def rows_of(result: SearchResult) -> list[dict[str, Any]]:
+    """The ranked rows as the page shows them: a label and the figures."""
+    degrees = (
+        "rank",
+        "tp",
+        "sp",
+        "cp",
+        "pp",
+        "vpp",
+        "dp",
+        "ep",
+        "etp",
+        "zero_stage",
+        "fsdp",
+        "mbs",
+        "recompute",
+        "schedule",
+    )
+    rows = []
+    for row, record in zip(result.rows, result.records(), strict=True):
+        figures = {key: value for key, value in record.items() if key not in degrees}
+        rows.append({"layout": row.layout.label(), **figures})
+    return rows
+
+
+def name_files(files: list[Path]) -> None:
+    """Say where everything is; the page and the trace come last."""
+    from planner.cli.output import say
+
+    plans = [path for path in files if path.name.startswith("plan-")]
+    say()
+    say(f"wrote {len(plans)} plans beside {files[0]}")
+    for path in files[-2:]:
+        say(f"wrote {path}")

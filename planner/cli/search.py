@@ -154,9 +154,8 @@ def show(result: SearchResult, problem: Problem) -> None:
         f"{result.simulated:,} simulated in {result.wall_s:.2f} s")  # fmt: skip
     reasons = sorted(result.dropped.items(), key=lambda item: -item[1])
     widest = max((count for _, count in reasons), default=1)
-    print_table("dropped by", ("rule", "layouts", ""), [
-        (rule, f"{count:,}", "#" * max(1, round(24 * count / widest))) for rule, count in reasons
-    ])  # fmt: skip
+    bars = [(rule, "#" * max(1, round(24 * count / widest)), f"{count:,}") for rule, count in reasons]
+    print_table("dropped by", ("rule", "", "layouts"), bars, left=2)
     say()
     print_table(f"layouts by {problem.objective.replace('_', ' ')}, best first", RANKED, ranked(result))
     proof = "proven: every other layout is slower by a lower bound" if result.optimal else "not proven"

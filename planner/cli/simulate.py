@@ -25,16 +25,15 @@ def simulate(
     json: inputs.JsonFlag = False,
 ) -> None:
     """Print the step and write its timeline as a Chrome trace."""
-    from reports.perfetto import write_trace
-
     from planner.cli.output import note, print_json
+    from planner.cli.reporting import write_traces
     from planner.cli.show import show_inputs, show_step
     from planner.predict import predict
 
     case = lay.case_of_plan(plan, cluster)
     step = predict(case.model, case.cluster, case.workload, case.layout, timeline=True)
     path = out if out is not None else Path("out") / "simulate" / f"{plan.stem}.trace.json"
-    write_trace(path, step.timeline)
+    write_traces(path, case.layout.label(), step.timeline)
     if json:
         print_json({"schema": 1, "step": step, "trace": str(path)})
     else:
