@@ -18,7 +18,7 @@ from hwmodels.errors import InfeasibleError, InputError
 from hwmodels.units import format_bytes
 from planner.assemble import Group, PricedModel, assemble, dag_groups, group_memory, price_model
 from planner.evaluate import bounds, detail, exact_seconds
-from planner.layout import SCHEDULES, LayoutBatch
+from planner.layout import SCHEDULES
 from planner.memory import RISK_MARGIN, MemoryEstimate
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -190,7 +190,6 @@ def _too_large(priced: PricedModel, fit: _Fit, headroom: float) -> InfeasibleErr
     layout = priced.layouts.layout(i)
     device = priced.cluster.device
     limit = device.memory_bytes * (1.0 - headroom)
-    nearest: LayoutBatch = priced.layouts.take(np.asarray([i]))
     sized = group_memory(priced, np.asarray([i]), layout.pp, layout.vpp, layout.schedule)
     stage = int(np.argmax(sized.peak_bytes[0]))
     largest = max(sized.by_category, key=lambda k: float(sized.by_category[k][0, stage]))
@@ -201,6 +200,6 @@ def _too_large(priced: PricedModel, fit: _Fit, headroom: float) -> InfeasibleErr
         f"None of {len(priced.layouts)} legal layouts of {priced.model.name} fits in {capacity} of {device.name} "
         f"with {headroom:.0%} headroom.",
         f"memory of stage {stage}: {need} needed, {excess} too much, most of it {largest}",
-        f"{nearest.layout(0).label()} misses by least; it would fit with about {factor}x the ranks, or on a device with "
+        f"{layout.label()} misses by least; it would fit with about {factor}x the ranks, or on a device with "
         f"{format_bytes(fit.peak[i] / (1.0 - headroom))}",
     )
