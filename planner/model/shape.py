@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwmodels.errors import Fault, InputError
 from planner.model.spec import (
     AnyAttention,
@@ -52,79 +54,80 @@ def from_shape(
 
     Parameters
     ----------
-    layers, hidden, heads, vocab, seq_len : int
-        `seq_len` is also the number of learned positions, where there are any.
-    kv_heads : int, optional
-        `heads` where left out.
-    head_dim : int, optional
-        hidden / heads where left out, which must then be whole.
-    ffn_hidden : int, optional
-        Dense feed-forward width, 4 * hidden where left out.
-    gated : bool
-        Two matrices in (SwiGLU) instead of one (GELU).
-    n_experts, topk, moe_ffn_hidden : int
-        Mixture of experts in the layers after the `n_dense_layers` leading ones;
-        `moe_ffn_hidden` 0 means `ffn_hidden`.
-    shared_experts : int
-        Experts that every token meets, each `moe_ffn_hidden` wide.
+    seq_len : int
+        Also the number of learned positions, where there are any.
+    kv_heads, head_dim, ffn_hidden : int, optional
+        `heads`, hidden / heads (which must then be whole) and 4 * hidden where left out.
+    n_experts, topk, moe_ffn_hidden, shared_experts, n_dense_layers : int
+        Mixture of experts after `n_dense_layers` dense layers, with `shared_experts` of the same
+        width beside them; `moe_ffn_hidden` 0 means `ffn_hidden`.
     attention : str
         ``"mla"`` is latent attention with the ranks of DeepSeek-V2/V3; anything else (``"mha"``,
         ``"gqa"``, blank) is what `kv_heads` says.
-    learned_positions, norm, bias, tied
-        Megatron GPT has a learned position table, layer norms, biases and a tied head.
+    gated, learned_positions, norm, bias, tied
+        Megatron GPT has one matrix in (GELU), learned positions, layer norms, biases, a tied head.
 
     Raises
     ------
     hwmodels.errors.InputError
         With every figure that is not positive or contradicts another.
     """
-    found = _faults(name, locals())
+    given = dict(locals())
+    found = _faults(name, given)
     if found:
         raise InputError(found)
-    kv = heads if kv_heads is None else kv_heads
-    mla = attention.strip().lower() == "mla"
-    width = hidden // heads if head_dim is None else head_dim
-    part: AnyAttention
-    if mla:
-        part = _latent(heads, bias)
-    else:
-        part = Attention(heads, kv, width, qkv_bias=bias, out_bias=bias)
-    ffn = 4 * hidden if ffn_hidden is None else ffn_hidden
-    activation = "silu" if gated else "gelu"
-    dense = DecoderLayer(
-        part, Mlp(ffn, gated=gated, bias=bias, activation=activation), norm=norm, norm_bias=norm == "layer"
-    )
-    stack = (dense,) * layers
-    if n_experts:
-        expert = moe_ffn_hidden or ffn
-        moe = Moe(
-            n_experts,
-            topk,
-            expert,
-            gated=gated,
-            bias=bias,
-            activation=activation,
-            shared_ffn_hidden=shared_experts * expert,
-        )
-        sparse = DecoderLayer(part, moe, norm=norm, norm_bias=norm == "layer")
-        stack = (dense,) * n_dense_layers + (sparse,) * (layers - n_dense_layers)
     return ModelSpec(
         name=name,
         family="shape",
         hidden=hidden,
         vocab=vocab,
-        layers=stack,
+        layers=_stack(given),
         norm=norm,
         norm_bias=norm == "layer",
         tied_embeddings=tied,
         learned_positions=seq_len if learned_positions else 0,
         max_positions=seq_len,
         source="shape",
-        notes=("latent attention with the ranks of DeepSeek-V2/V3",) if mla else (),
+        notes=("latent attention with the ranks of DeepSeek-V2/V3",) if _is_latent(attention) else (),
     )
 
 
-def _faults(name: str, given: dict[str, object]) -> list[Fault]:
+def _is_latent(attention: str) -> bool:
+    return attention.strip().lower() == "mla"
+
+
+def _stack(given: dict[str, Any]) -> tuple[DecoderLayer, ...]:
+    """The layers of a sound set of figures: `n_dense_layers` dense ones, then the routed ones."""
+    heads, hidden, bias, norm, gated = (given[key] for key in ("heads", "hidden", "bias", "norm", "gated"))
+    part: AnyAttention
+    if _is_latent(given["attention"]):
+        part = _latent(heads, bias)
+    else:
+        head_dim = hidden // heads if given["head_dim"] is None else given["head_dim"]
+        kv = heads if given["kv_heads"] is None else given["kv_heads"]
+        part = Attention(heads, kv, head_dim, qkv_bias=bias, out_bias=bias)
+    ffn = 4 * hidden if given["ffn_hidden"] is None else given["ffn_hidden"]
+    activation = "silu" if gated else "gelu"
+    mlp = Mlp(ffn, gated=gated, bias=bias, activation=activation)
+    dense = DecoderLayer(part, mlp, norm=norm, norm_bias=norm == "layer")
+    if not given["n_experts"]:
+        return (dense,) * given["layers"]
+    expert = given["moe_ffn_hidden"] or ffn
+    moe = Moe(
+        given["n_experts"],
+        given["topk"],
+        expert,
+        gated=gated,
+        bias=bias,
+        activation=activation,
+        shared_ffn_hidden=given["shared_experts"] * expert,
+    )
+    sparse = DecoderLayer(part, moe, norm=norm, norm_bias=norm == "layer")
+    leading = given["n_dense_layers"]
+    return (dense,) * leading + (sparse,) * (given["layers"] - leading)
+
+
+def _faults(name: str, given: dict[str, Any]) -> list[Fault]:
     """Figures that cannot be: not positive, or in contradiction with another."""
     found: list[Fault] = []
 
