@@ -6,6 +6,7 @@ every fault of a file is reported at once as ``file:line: key``.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ class _Loader(_Base):  # type: ignore[misc]
 _Loader.yaml_implicit_resolvers = {k: list(v) for k, v in _Base.yaml_implicit_resolvers.items()}
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    __import__("re").compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
     list("-+.0123456789"),
 )
 
@@ -145,7 +146,10 @@ def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema
         raise InputError(faults) from None
 
 
-def dump(content: Any) -> str:
-    """YAML text with keys in the order given and short lists on one line."""
-    text: str = yaml.dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
-    return text
+def dump(content: dict[str, Any]) -> str:
+    """YAML text with keys in the order given; only what is nested may stand on one line."""
+    parts = []
+    for key, value in content.items():
+        flow = None if isinstance(value, (dict, list)) else False
+        parts.append(yaml.dump({key: value}, sort_keys=False, default_flow_style=flow, width=110, allow_unicode=True))
+    return "".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,9 +100,9 @@ def seconds(
         Size by the nccl-tests convention (all-gather: gathered size; reduce-scatter and all-to-all:
         the whole send buffer of a rank); broadcast against the fields of `shape`.
     shape : GroupShape
-    algorithm : {None, 'ring', 'nvls'}
-        Forces what NCCL would otherwise choose; ``ring`` leaves in-switch reduction out, ``nvls``
-        needs a fabric that has it.
+    algorithm : {None, 'ring', 'tree', 'nvls'}
+        Forces what NCCL would otherwise choose; ``ring`` and ``tree`` leave in-switch reduction out,
+        ``tree`` is an all-reduce, ``nvls`` needs a fabric that has it.
 
     Returns
     -------
@@ -125,7 +126,12 @@ def seconds(
         spread = curve_spread(spread)
     if fabric.inter is not None:
         loss = link_coefficient(fabric.inter, op, "overlap_loss", INTER_DEFAULTS).value
-        both = np.maximum(inside, between) + loss * np.minimum(inside, between)
+        both = _together(inside, between, loss)
+        if op == "all_reduce" and algorithm in (None, "tree"):
+            cost = link_coefficient(fabric.intra, op, "tree.cost", INTRA_DEFAULTS).value
+            tree = _together(inside * cost, inter_seconds(member, fabric, size, group, tree=True), loss)
+            tree = np.where(group.nodes > 1.0, tree, both)
+            both = tree if algorithm == "tree" else np.minimum(both, tree)
         wide = _link_spread(fabric.inter, op, "bulk.efficiency", dict(INTER_DEFAULTS))
         spread = np.where(group.nodes > 1.0, np.maximum(spread, wide), spread)
         spread = spread + np.where(group.nodes > NO_EVIDENCE_NODES, NO_EVIDENCE_SPREAD, 0.0)
@@ -135,17 +141,20 @@ def seconds(
     return Estimate.of(np.where(busy, both, 0.0), spread)
 
 
+def _together(inside: FloatArray, between: FloatArray, loss: float) -> FloatArray:
+    """Two pipelined parts: the longer one, and a share of the shorter that does not overlap."""
+    return np.asarray(np.maximum(inside, between) + loss * np.minimum(inside, between))
+
+
 def _forced(link: Link, member: Collective, algorithm: str | None) -> Link:
     """The link as the forced algorithm sees it."""
     if algorithm is None:
         return link
-    if algorithm == "ring":
-        from dataclasses import replace
-
+    if algorithm == "ring" or (algorithm == "tree" and member.name == "all_reduce"):
         return replace(link, nvls=False)
     if algorithm == "nvls" and member.reduces_in_switch and link.nvls:
         return link
-    fix = "ring" if algorithm == "nvls" else "ring or nvls"
+    fix = "ring" if algorithm in ("nvls", "tree") else "ring, tree or nvls"
     raise InputError(Fault(f"algorithm {algorithm!r} cannot run {member.name} on {link.name}", "collective", fix=fix))
 
 

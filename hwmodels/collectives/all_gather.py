@@ -1,13 +1,14 @@
 """all-gather: every rank ends with all `b` gathered bytes; each contributes ``b / n``.
 
-Every GPU receives ``(n-1)/n b``; every node must receive the ``(N-1)/N b`` that it lacks. With
-several nodes each GPU still takes the whole ``b`` in, all but its own node's network share over NVLink:
-``(r-1)/r b`` inside the node (its rail brings ``b / r``).
+Ring over all ranks: every GPU receives ``(n-1)/n b``, and so much crosses every node boundary (trap 5:
+no hierarchy helps NCCL here). At least ``(N-1)/N b`` must enter a node, and ``(r-1)/r b`` must reach a GPU
+from the others of its node.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwmodels.collectives.base import Group
 from hwmodels.estimate import FloatArray
@@ -22,10 +23,18 @@ class AllGather:
 
     def wire(self, group: Group) -> FloatArray:
         """Bytes out of one GPU inside its node, per byte of `b`."""
+        return np.asarray((group.size - 1.0) / group.size)
+
+    def least_wire(self, group: Group) -> FloatArray:
+        """As `wire`, by the best algorithm there could be."""
         return np.asarray((group.ranks - 1.0) / group.ranks)
 
-    def out(self, group: Group) -> FloatArray:
+    def out(self, group: Group, in_switch: NDArray[np.bool_]) -> FloatArray:
         """Bytes out of the fullest node, per byte of `b`."""
+        return np.asarray((group.size - 1.0) / group.size)
+
+    def least_out(self, group: Group) -> FloatArray:
+        """As `out`, by the best algorithm there could be."""
         return np.asarray((group.nodes - 1.0) / group.nodes)
 
     def switch_wire(self, group: Group) -> FloatArray:

@@ -7,6 +7,7 @@ A GPU sends ``(r-1)/n b`` inside its node, and the `r` ranks of a node together 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwmodels.collectives.base import Group
 from hwmodels.estimate import FloatArray
@@ -23,9 +24,17 @@ class AllToAll:
         """Bytes out of one GPU inside its node, per byte of `b`."""
         return np.asarray((group.ranks - 1.0) / group.size)
 
-    def out(self, group: Group) -> FloatArray:
+    def least_wire(self, group: Group) -> FloatArray:
+        """As `wire`, by the best algorithm there could be."""
+        return self.wire(group)
+
+    def out(self, group: Group, in_switch: NDArray[np.bool_]) -> FloatArray:
         """Bytes out of the fullest node, per byte of `b`."""
         return np.asarray(group.ranks * (group.size - group.ranks) / group.size)
+
+    def least_out(self, group: Group) -> FloatArray:
+        """As `out`, by the best algorithm there could be."""
+        return self.out(group, np.zeros(group.ranks.shape, bool))
 
     def switch_wire(self, group: Group) -> FloatArray:
         """Bytes out of one GPU when the switch takes part, per byte of `b`."""

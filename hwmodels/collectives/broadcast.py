@@ -6,6 +6,7 @@ A pipelined chain passes ``b`` over every link once; a node takes ``b`` in.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hwmodels.collectives.base import Group
 from hwmodels.estimate import FloatArray
@@ -22,8 +23,16 @@ class Broadcast:
         """Bytes out of one GPU inside its node, per byte of `b`."""
         return np.asarray(np.ones(group.ranks.shape))
 
-    def out(self, group: Group) -> FloatArray:
+    def least_wire(self, group: Group) -> FloatArray:
+        """As `wire`, by the best algorithm there could be."""
+        return np.asarray(np.ones(group.ranks.shape))
+
+    def out(self, group: Group, in_switch: NDArray[np.bool_]) -> FloatArray:
         """Bytes out of the fullest node, per byte of `b`."""
+        return np.asarray(np.ones(group.nodes.shape))
+
+    def least_out(self, group: Group) -> FloatArray:
+        """As `out`, by the best algorithm there could be."""
         return np.asarray(np.ones(group.nodes.shape))
 
     def switch_wire(self, group: Group) -> FloatArray:

@@ -8,6 +8,9 @@
     memory  = (Q + O + K + V read or written once) / (bandwidth x memory_efficiency)
     t = launch + (compute^4 + memory^4)^(1/4)
 
+A decode step (one query a row) reads ``max(kv_len, tile) + pad`` keys of each (sequence, KV head):
+a short cache still costs a whole tile and the start of its block.
+
 `waves` rounds the ``n_heads x batch x ceil(q_len / 128)`` blocks up to whole waves over the SMs
 (a share `tail` of an unfilled wave is lost); a decode step (few blocks) is spread over the KV
 length instead and is bound by reading the cache. Short rows lose a ramp: ``kv + ramp`` steps.
@@ -41,6 +44,8 @@ ATTENTION_DEFAULTS = {
     "launch": _assumed(8e-6, "shortest kernels take 6-15 us"),
     "decode.efficiency": _assumed(0.75, "paged KV reads reach 70-85% of the datasheet bandwidth"),
     "decode.launch": _assumed(10e-6, "split-KV kernel and its reduction"),
+    "decode.tile": _assumed(64.0, "keys that one block reads at least"),
+    "decode.pad": _assumed(55.0, "start of a block, in keys"),
 }
 
 
@@ -148,8 +153,11 @@ def attention_seconds(
     # A decode step has one query in each row: split over the keys, bound by reading the cache.
     decode = q <= 1.0
     read = np.where(decode, value("decode.efficiency"), value("memory_efficiency"))
+    keys = np.maximum(kv, value("decode.tile")) + value("decode.pad")
+    kv_bytes = np.where(decode, kv_bytes * keys / np.maximum(kv, 1.0), kv_bytes)
     traffic = (q_bytes + kv_bytes) * passes / (device.memory_bandwidth * read)
-    compute = np.where(decode, flop / rate * 8.0, compute)
+    # One query fills at most an eighth of a 64-row tensor-core tile, with GQA more; never the bottleneck alone.
+    compute = np.where(decode, flop / rate, compute)
     start = np.where(decode, value("decode.launch"), value("launch"))
     seconds = start + np.hypot(compute**2, traffic**2) ** 0.5
     spread = np.where(decode, device.spread_of(attention_coefficient(device, "decode.efficiency", name)),

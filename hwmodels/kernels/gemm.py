@@ -2,7 +2,8 @@
 
 GPU law, for `batch` independent products ``C(m,n) = A(m,k) B(k,n)`` in one kernel::
 
-    t = floor + (compute^4 + memory^4)^(1/4)
+    t = floor + quantise x (activations read in 16 bits and written narrow) / bandwidth
+        + (compute^4 + memory^4)^(1/4)
     memory  = batch (e m k + e k n + o m n) / (bandwidth x memory_efficiency)
     compute = min over tiles (tm, tn) of
               waves x tm tn 2 (k' + k_ramp) / (peak / n_sm x efficiency x tile_efficiency)
@@ -13,7 +14,8 @@ GPU law, for `batch` independent products ``C(m,n) = A(m,k) B(k,n)`` in one kern
 ``w^fill`` with fill < 1 stands for split-K, which gives idle SMs a share of the k loop; `tail`
 is the share of an unfilled last wave that is lost (stream-K schedules lose less); `k_ramp` is
 the prologue and epilogue of a tile, in steps of k; the fourth-power sum is a max with a soft
-corner; `throttle` is what a power-limited part loses on long kernels (data/README, trap 6).
+corner; `throttle` is what a power-limited part loses on long kernels (data/README, trap 6); `quantise` is
+above 0 for 8- and 4-bit formats, whose measured rows include turning 16-bit activations into them.
 All of them are dimensionless or relative to the datasheet, so they carry over to a device of
 the same kind that was not measured. References: NVIDIA "Matrix Multiplication Background User's
 Guide" (tile and wave quantisation); Osama et al. 2023 "Stream-K"; Williams et al. 2009 "Roofline".
@@ -35,8 +37,8 @@ from hwmodels.device import DTYPE_BYTES, Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray
 
-TILES = ((256, 128, 1.0), (128, 128, 0.0), (128, 64, 0.0), (64, 64, 0.0))
-"""Tile menu: rows, columns; the third says that its efficiency is the reference of 1."""
+TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
+"""Tile menu: rows, columns. The first has efficiency 1, the others ``tile_<rows>x<columns>``."""
 
 _CHUNK = 8192
 """Elements worked on at a time: the temporaries stay in the core's cache."""
@@ -57,6 +59,7 @@ GEMM_DEFAULTS = {
     "throttle": _assumed(0.08, "large GEMMs lose 5-10 points on power-limited parts"),
     "memory_efficiency": _assumed(0.85, "streams reach 80-90% of the datasheet bandwidth"),
     "floor": _assumed(4e-6, "shortest kernels take 3-5 us"),
+    "quantise": _assumed(0.0, "activations arrive in the format of the product"),
     "cpu_efficiency": _assumed(0.8, "a BLAS reaches 70-90% of a core's peak"),
     "cpu_half_m": _assumed(12.0, "panel overhead"),
     "cpu_half_n": _assumed(24.0, "panel overhead"),
@@ -94,9 +97,9 @@ def _gpu_chunk(
     """Seconds of a slice of the batch; `c` holds plain floats."""
     per_sm = c["peak"] * c["efficiency"] / n_sm
     k_work = np.ceil(k * (1 / 16)) * 16.0 + c["k_ramp"]
-    best: FloatArray | None = None
-    for rows, columns, _ in TILES:
-        share = 1.0 if (rows, columns) == (256, 128) else c[f"tile_{rows}x{columns}"]
+    best = np.full(m.shape, np.inf)
+    for rows, columns in TILES:
+        share = 1.0 if (rows, columns) == TILES[0] else c[f"tile_{rows}x{columns}"]
         tiles = np.ceil(m * (1.0 / rows)) * np.ceil(n * (1.0 / columns))
         tiles *= batch
         w = tiles * (1.0 / n_sm)
@@ -107,8 +110,7 @@ def _gpu_chunk(
                 full[small] = w[small] ** c["fill"]
             w = full
         w *= rows * columns * 2.0 / (per_sm * share)
-        best = w if best is None else np.minimum(best, w, out=best)
-    assert best is not None  # the menu of tiles is not empty
+        np.minimum(best, w, out=best)
     flop = 2.0 * m * n * k * batch
     compute = best * k_work * (1.0 + c["throttle"] * (flop / (flop + 1e12)))
     traffic = (c["in"] * k * (m + n) + c["out"] * m * n) * batch * (1.0 / (c["bandwidth"] * c["memory_efficiency"]))
@@ -118,7 +120,9 @@ def _gpu_chunk(
     compute *= compute
     traffic *= traffic
     seconds = np.sqrt(np.sqrt(compute * compute + traffic * traffic)) * 1e-6 + c["floor"]
-    return np.where(flop > 0, seconds, 0.0)
+    if c["quantise"]:
+        seconds += m * k * batch * (c["quantise"] * (2.0 + c["in"]) / c["bandwidth"])
+    return np.where(flop > 0, seconds * c["factor"], 0.0)
 
 
 def _cpu_chunk(m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray, c: dict[str, float]) -> FloatArray:
@@ -139,10 +143,11 @@ def _numbers(device: Device, dtype: str, impl: str) -> dict[str, float]:
     c["in"] = DTYPE_BYTES[dtype]
     c["out"] = 4.0 if dtype in ("fp32", "tf32") else 2.0
     c["waves"] = float(device.n_sm > 0)
+    c["factor"] = 1.0
     if impl and device.kind == "gpu":
         neutral = Coefficient(1.0, "assumed: implementation not measured")
-        factor = device.find(f"gemm.{dtype}.impl.{impl}", f"gemm.impl.{impl}", default=neutral).value
-        c["efficiency"] /= factor
+        names = [f"gemm.{d}.impl.{impl}" for d in (dtype, *(("bf16", "fp16") if dtype in ("bf16", "fp16") else ()))]
+        c["factor"] = device.find(*names, f"gemm.impl.{impl}", default=neutral).value
     return c
 
 

@@ -1,0 +1,177 @@
+"""Readers of measured CSV files (GEMM, attention, collectives), with every fault named by row and column.
+
+The tables below are the only code that reads ``source``, ``notes`` and ``gpu``: they turn the words
+of the sources into a device of the catalog and an implementation.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.errors import Fault, InputError
+
+DEVICES = {
+    "a100_sxm": "a100-sxm-80gb", "a100_vidur": "a100-sxm-80gb", "a100_pcie": "a100-pcie-80gb",
+    "h100_sxm": "h100-sxm-80gb", "h100_vidur": "h100-sxm-80gb", "h800": "h800-sxm-80gb", "h800_sxm": "h800-sxm-80gb",
+    "gh200": "gh200-96gb", "b200_sxm": "b200-sxm-180gb", "gb200": "gb200-186gb", "l40s": "l40s-48gb",
+    "gaudi2": "gaudi2", "gaudi3": "gaudi3", "mi300x": "mi300x-192gb", "mi325x": "mi325x-256gb",
+    "mi355x": "mi355x-288gb", "b60": "arc-pro-b60",
+}  # fmt: skip
+"""``gpu`` of the files -> device of the catalog."""
+
+DTYPES = {
+    "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "float32": "fp32", "tf32": "tf32", "nvfp4": "fp4", "int8": "int8",
+    "sq": "int8",
+}  # fmt: skip
+"""``dtype`` of the files -> dtype of the laws; formats that are missing here have no law."""
+
+IMPLEMENTATIONS = (
+    ("microsoft/vidur", "vidur"), ("/trtllm/", "trtllm"), ("/sglang/", "sglang"), ("/vllm/", "vllm"),
+    ("MAMF", "mamf"), ("DeepGEMM", "deepgemm"),
+)  # fmt: skip
+"""Part of ``source`` -> implementation. ``mamf`` is the best of a search over shapes."""
+
+REFERENCE = ("trtllm", "sglang")
+"""Implementations timed in sustained runs (data/README, trap 6): what ``impl=""`` stands for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Columns of a file after reading: numbers as float64, words as tuples of str.
+
+    Attributes
+    ----------
+    numbers : dict[str, ndarray]
+    words : dict[str, ndarray of str]
+    line : ndarray of int
+        Line of each row in its file, 1-based.
+    """
+
+    numbers: dict[str, NDArray[np.float64]]
+    words: dict[str, NDArray[np.str_]]
+    line: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.line.size)
+
+    def take(self, keep: NDArray[np.bool_]) -> Rows:
+        """The rows where `keep` is true."""
+        return Rows(
+            {k: v[keep] for k, v in self.numbers.items()}, {k: v[keep] for k, v in self.words.items()}, self.line[keep]
+        )
+
+
+def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positive: Sequence[str]) -> Rows:
+    """Rows of a CSV file.
+
+    Parameters
+    ----------
+    path : str or Path
+    numbers, words : sequence of str
+        Columns that must be there. A blank number is NaN.
+    positive : sequence of str
+        Numbers that must be given, finite and > 0 in each row.
+
+    Raises
+    ------
+    InputError
+        For a missing file, missing columns, or cells that are no numbers, negative, NaN or blank
+        where they must not be: all faults at once, each with row and column.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as stream:
+            reader = csv.DictReader(stream)
+            columns = reader.fieldnames or []
+            missing = [c for c in (*numbers, *words) if c not in columns]
+            if missing:
+                have = ", ".join(columns) or "none"
+                raise InputError(
+                    Fault(f"columns {', '.join(missing)} are missing", f"{path}:1", f"the file has {have}")
+                )
+            records = [(reader.line_num, row) for row in reader]
+    except FileNotFoundError:
+        raise InputError(Fault("no such file", str(path), fix="a measured CSV file")) from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(Fault("cannot be read", str(path), str(error), "a CSV file")) from None
+    faults: list[Fault] = []
+    values = {c: np.full(len(records), np.nan) for c in numbers}
+    for i, (line, row) in enumerate(records):
+        for column in numbers:
+            cell = (row[column] or "").strip()
+            if not cell and column not in positive:
+                continue
+            where = f"{path}:{line}: column {column}"
+            try:
+                values[column][i] = float(cell)
+            except ValueError:
+                faults.append(
+                    Fault(f"{cell!r} is not a number" if cell else "the cell is blank", where, fix="a number")
+                )
+                continue
+            if column in positive and not (math.isfinite(values[column][i]) and values[column][i] > 0):
+                faults.append(Fault(f"value {cell}", where, "it must be finite and > 0", "a measured value"))
+    if faults:
+        raise InputError(faults[:50])
+    return Rows(
+        values,
+        {c: np.asarray([row[c] or "" for _, row in records], dtype=np.str_) for c in words},
+        np.asarray([line for line, _ in records], dtype=np.int64),
+    )
+
+
+def implementation(source: str) -> str:
+    """Implementation that a ``source`` cell names; empty when it names none."""
+    return next((name for part, name in IMPLEMENTATIONS if part in source), "")
+
+
+def _named(rows: Rows) -> Rows:
+    """`rows` with the words ``device``, ``law_dtype`` and ``impl`` added."""
+    words = dict(rows.words)
+    words["device"] = np.asarray([DEVICES.get(g, "") for g in words["gpu"]], dtype=np.str_)
+    words["law_dtype"] = np.asarray([DTYPES.get(d, "") for d in words["dtype"]], dtype=np.str_)
+    words["impl"] = np.asarray([implementation(s) for s in words["source"]], dtype=np.str_)
+    return Rows(rows.numbers, words, rows.line)
+
+
+def gemm(path: str | Path) -> Rows:
+    """``gemm_measured.csv``: m, n, k and ``time_us``.
+
+    Raises
+    ------
+    InputError
+        As `read`.
+    """
+    columns = ("m", "n", "k", "time_us")
+    return _named(read(path, columns, ("gpu", "dtype", "notes", "source"), columns))
+
+
+def attention(path: str | Path) -> Rows:
+    """``attention_measured.csv``.
+
+    Raises
+    ------
+    InputError
+        As `read`.
+    """
+    sizes = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "time_us")
+    words = ("gpu", "phase", "direction", "kernel", "dtype", "source")
+    return _named(read(path, (*sizes, "causal"), words, sizes))
+
+
+def collectives(path: str | Path) -> Rows:
+    """``collectives_measured.csv``.
+
+    Raises
+    ------
+    InputError
+        As `read`.
+    """
+    numbers = ("n_gpus", "n_nodes", "bytes", "time_us")
+    return read(path, numbers, ("system", "op", "notes", "source"), numbers)
