@@ -40,9 +40,10 @@ def plan_faults(plan: Plan, source: str = "") -> list[Fault]:
         model = read_config(plan.model, plan.model_name, place(source, "model"))
     except InputError as error:
         return [*found, *error.faults]
+    work = plan.workload
+    found += sequence_faults(model, work.seq_len, place(source, "workload.seq_len"))
     if found:
         return found
-    work = plan.workload
     context = RuleContext(model, work.gbs, work.seq_len, plan.layout.world, get_preset(work.framework))
     broken = layout_faults(plan.layout, context, place(source, "layout"))
     found += [fault for fault in broken if fault.rule not in _STATED]
@@ -57,6 +58,15 @@ def plan_faults(plan: Plan, source: str = "") -> list[Fault]:
     if not stages:
         found += _actions(plan, source)
     return [*found, *_predicted(plan, source)]
+
+
+def sequence_faults(model: ModelSpec, seq_len: int, where: str = "") -> list[Fault]:
+    """Whether a model with a table of learned positions can see a sequence of this length."""
+    most = model.learned_positions
+    if not most or seq_len <= most:
+        return []
+    why = f"{model.name} has {most} learned positions"
+    return [Fault(f"seq_len is {seq_len}", where, why, f"at most {most}, or a model with rotary positions")]
 
 
 def _workload(plan: Plan, source: str) -> Iterator[Fault]:

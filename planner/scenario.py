@@ -33,6 +33,7 @@ from planner import model as models
 from planner.layout import divisors, split_layers
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
+from planner.plan_checks import sequence_faults
 from planner.scenario_file import MAX, NAMED, Limit, RunFile, ScenarioFile, Span, near
 from planner.search.space import Space, default_ranges
 
@@ -236,6 +237,8 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     parsed = reader.attempt(lambda: yamlfile.validate(ScenarioFile, data, file, marks), ())
     model = reader.attempt(reader.model, ("model",)) if isinstance(data.get("model"), str | dict) else None
     cluster = reader.attempt(reader.cluster, ("cluster",)) if isinstance(data.get("cluster"), str | dict) else None
+    if parsed is not None and model is not None:
+        reader.faults += sequence_faults(model[0], parsed.workload.seq_len, reader.where("workload", "seq_len"))
     run = reader.run(parsed.run, cluster[0]) if parsed is not None and cluster is not None else RunSettings()
     if reader.faults or parsed is None or model is None or cluster is None:
         raise InputError(reader.faults)

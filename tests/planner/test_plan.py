@@ -260,6 +260,12 @@ def test_the_model_is_checked_under_its_path() -> None:
     refused(content, "plan.json: model: hidden_size: is '512'", "workload.precision: is 'fp9'", "bf16 or fp16 or fp32")
 
 
+def test_a_sequence_longer_than_the_learned_positions() -> None:
+    gpt2, config = load("gpt2")
+    plan = build_plan("p", config, gpt2, "cpu-local", Workload(2048, 8), Layout(dp=2), 8)
+    refused(plan.to_dict(), "plan.json: workload.seq_len: seq_len is 2048 (gpt2 has 1024 learned positions)")
+
+
 def test_predictions_match_the_ranks() -> None:
     content = plain(Layout(dp=2))
     content["predicted"] = {

@@ -236,6 +236,12 @@ def test_missing_keys_and_files_that_are_no_scenario(tmp_path: Path) -> None:
     refused(tmp_path, GOOD + "model: gpt2\n", "key 'model' is given twice")
 
 
+def test_a_sequence_longer_than_the_learned_positions(tmp_path: Path) -> None:
+    text = GOOD.replace("tiny-llama", "gpt2").replace("256", "2048")
+    refused(tmp_path, text, "s.yaml:3: workload.seq_len: seq_len is 2048 (gpt2 has 1024 learned positions)")
+    assert read(tmp_path, text.replace("2048", "1024")).workload.seq_len == 1024
+
+
 def test_a_run_needs_the_ranks_of_the_cluster(tmp_path: Path) -> None:
     refused(tmp_path, GOOD + "run: {execute: true, ranks: 4}\n", "s.yaml:4: run.ranks: 4 ranks (the cluster has 2")
 
