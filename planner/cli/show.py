@@ -9,6 +9,7 @@ from planner.cli.output import print_pairs, print_table, say, show_table
 
 if TYPE_CHECKING:
     from planner.cli.inputs_layout import Case
+    from planner.replay import Replay
     from planner.results import Step
 
 
@@ -53,6 +54,20 @@ def show_step(step: Step) -> None:
         show_table(table)
     for note in step.notes:
         say(f"note: {note}")
+
+
+def show_replay(step: Step, played: Replay) -> None:
+    """The simulated step beside the predicted one."""
+    from hwmodels.units import format_percent, format_seconds
+
+    change = 100 * (played.step_s / step.step_s.mid - 1)
+    say()
+    print_pairs(
+        [
+            ("simulated", f"{format_seconds(played.step_s)} ({change:+.2f}% against the undisturbed step)"),
+            ("  bubble", format_percent(played.bubble_fraction)),
+        ]
+    )
 
 
 def show_explain(rows: Sequence[Mapping[str, Any]]) -> None:
