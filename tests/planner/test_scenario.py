@@ -66,7 +66,7 @@ def test_everything_that_ships_is_listed_and_found(tmp_path: Path, monkeypatch: 
     assert load_scenario("scenarios/tiny-llama-cpu.yaml").name == "tiny-llama-cpu"
     with pytest.raises(InputError, match="no scenario named 'nope'"):
         scenarios.path("nope")
-    with pytest.raises(InputError, match="no scenario named 'tiny-lama-cpu'.*Try: tiny-llama-cpu"):
+    with pytest.raises(InputError, match=r"no scenario named 'tiny-lama-cpu'.*Try: tiny-llama-cpu"):
         load_scenario("tiny-lama-cpu")
     with pytest.raises(InputError, match="no such file"):
         load_scenario("folder/s.yaml")
