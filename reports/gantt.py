@@ -51,20 +51,25 @@ def _name(kind: str) -> str:
     return "send and receive" if kind.startswith(("SEND", "RECV")) else kind.replace("_", " ").lower()
 
 
-def _css(event: TimelineEvent, order: int) -> str:
-    base = KIND_CLASS.get(event.kind, OTHER)
-    # Neighbours of one kind are told apart by turns of shade.
-    return f"{base} odd" if order % 2 else base
+def _css(events: Sequence[TimelineEvent]) -> list[str]:
+    """Class of each event; those of one kind take turns of shade, so that neighbours are told apart."""
+    seen: dict[str, int] = {}
+    found = []
+    for event in events:
+        base = KIND_CLASS.get(event.kind, OTHER)
+        seen[base] = seen.get(base, 0) + 1
+        found.append(base if seen[base] % 2 else f"{base} odd")
+    return found
 
 
 def _boxes(events: Sequence[TimelineEvent], start_s: float, span_s: float) -> list[dict[str, str]]:
     found = []
-    for order, event in enumerate(events):
+    for event, css in zip(events, _css(events), strict=True):
         x = (event.start_s - start_s) / span_s * WIDTH
         w = max((event.end_s - event.start_s) / span_s * WIDTH, 1.0)
         length = format_seconds(event.end_s - event.start_s)
         title = f"{event.name}: {length}, from {format_seconds(event.start_s - start_s)}"
-        found.append({"css": _css(event, order), "x": f"{x:.1f}", "w": f"{w:.1f}", "title": title})
+        found.append({"css": css, "x": f"{x:.1f}", "w": f"{w:.1f}", "title": title})
     return found
 
 

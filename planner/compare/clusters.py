@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from hwmodels.errors import Fault, InputError
@@ -114,7 +114,7 @@ def _stated_link(link: Link, node_bytes_s: float, ports: int, text: str) -> Link
     return replace(link, name=name, bandwidth=node_bytes_s / ports, source=f"stated by the row: {text}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _preset(name: str) -> Cluster:
     """A preset of the catalog; hundreds of rows share one."""
     from hwmodels import cluster as clusters

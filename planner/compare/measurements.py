@@ -37,6 +37,9 @@ PRECISIONS: dict[str, str] = {
 }  # fmt: skip
 """Spelling of a precision in measurements -> in a workload."""
 
+MODELLED_PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp32")
+"""Precisions whose kernels and copies are priced; a row in another one is skipped, never priced as these."""
+
 
 class UnreadableRowError(Exception):
     """A row cannot be turned into a case; the message says why."""
@@ -161,6 +164,11 @@ def _schedule(row: Row, vpp: int, assumed: list[str]) -> str:
 
 
 def _zero_stage(row: Row, preset: FrameworkPreset, dp: int, assumed: list[str]) -> int:
+    if dp == 1:
+        # Sources switch ZeRO on for a whole series; with one replica it shards nothing.
+        if row.zero_stage:
+            assumed.append("zero_stage=0 (one replica)")
+        return 0
     if row.zero_stage is not None:
         return row.zero_stage
     if row.fsdp not in ("", "0"):
@@ -168,8 +176,7 @@ def _zero_stage(row: Row, preset: FrameworkPreset, dp: int, assumed: list[str]) 
         return 3
     # FSDP stated as off leaves the optimizer of the preset, never a sharded parameter.
     stage = min(preset.zero_stage, 2) if row.fsdp == "0" else preset.zero_stage
-    if dp > 1:
-        assumed.append(f"zero_stage={stage}")
+    assumed.append(f"zero_stage={stage}")
     return stage
 
 
@@ -237,6 +244,8 @@ def to_case(row: Row) -> Case:
         precision = PRECISIONS.get(row.precision.lower())
         if precision is None:
             raise UnreadableRowError(f"precision {row.precision!r} is not one of {', '.join(PRECISIONS)}")
+        if precision not in MODELLED_PRECISIONS:
+            raise UnreadableRowError(f"precision {precision}: training in it is not modelled")
         model = _model(row, assumed)
         workload = Workload(row.seq_len or 0, gbs, precision, framework=framework)
         cluster, cluster_notes = cluster_of(row)

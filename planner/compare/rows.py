@@ -141,12 +141,33 @@ class Row:
         return None if self.peak_mem_gib is None else self.peak_mem_gib * GIB
 
 
-_ZERO_ALLOWED = frozenset({"gated_mlp", "sp", "zero_stage", "n_experts", "topk", "moe_ffn_hidden", "shared_experts",
-                           "n_dense_layers", "ffn_hidden", "kv_heads"})
+_ZERO_ALLOWED = frozenset(
+    {
+        "gated_mlp",
+        "sp",
+        "zero_stage",
+        "n_experts",
+        "topk",
+        "moe_ffn_hidden",
+        "shared_experts",
+        "n_dense_layers",
+        "ffn_hidden",
+        "kv_heads",
+    }
+)
 _NEVER_BLANK = ("id", "group")
 _YES = {"yes": True, "no": False, "": False, "true": True, "false": False, "1": True, "0": False}
-_FLOATS = frozenset({"gpu_mem_gib", "shared_experts", "step_time_s", "tokens_per_s_per_gpu", "step_time_s_derived",
-                     "tok_s_gpu_derived", "peak_mem_gib"})
+_FLOATS = frozenset(
+    {
+        "gpu_mem_gib",
+        "shared_experts",
+        "step_time_s",
+        "tokens_per_s_per_gpu",
+        "step_time_s_derived",
+        "tok_s_gpu_derived",
+        "peak_mem_gib",
+    }
+)
 _NUMBERS = frozenset(f.name for f in fields(Row) if "int" in str(f.type)) | _FLOATS
 
 

@@ -233,8 +233,16 @@ def _time_score(group: str, metric: str, results: list[RowResult]) -> GroupScore
         scale = np.asarray(utilisation)
         unit = predicted * scale if metric == "step_time" else predicted / scale
         baseline = baseline_mean_abs_pct(unit, measured)
-    return _group_score(group, metric, predicted, measured, kendall_tau=tau, regret_pct=regret,
-                        baseline_mean_abs_pct=baseline, families=n_families)
+    return _group_score(
+        group,
+        metric,
+        predicted,
+        measured,
+        kendall_tau=tau,
+        regret_pct=regret,
+        baseline_mean_abs_pct=baseline,
+        families=n_families,
+    )
 
 
 def memory_kind(row: Row) -> str:
@@ -260,8 +268,8 @@ def score(results: Sequence[RowResult]) -> list[GroupScore]:
     for group, kinds in by_memory.items():
         for kind, members in kinds.items():
             metric = "peak_memory" if len(kinds) == 1 else f"peak_memory:{kind}"
-            measured, predicted = zip(*(pair for m in members if (pair := m.memory_pair)), strict=True)
-            scores.append(_group_score(group, metric, np.asarray(predicted), np.asarray(measured)))
+            pairs = np.asarray([m.memory_pair for m in members], dtype=np.float64)
+            scores.append(_group_score(group, metric, pairs[:, 1], pairs[:, 0]))
     return scores
 
 

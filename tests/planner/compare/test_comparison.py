@@ -15,8 +15,18 @@ from planner.results import Measurement
 
 def plan(name="pp2", step_s=1.1, **layout):
     degrees = {"pp": 2, "dp": 2} | layout
-    predicted = Prediction(step_s, step_s * 0.8, step_s * 1.2, [{"forward": 0.4, "bubble": 0.1}, {"forward": 0.2, "bubble": 0.3}],
-                           [100, 200], [], 0.5, 1.0, None, "fits")
+    predicted = Prediction(
+        step_s,
+        step_s * 0.8,
+        step_s * 1.2,
+        [{"forward": 0.4, "bubble": 0.1}, {"forward": 0.2, "bubble": 0.3}],
+        [100, 200],
+        [],
+        0.5,
+        1.0,
+        None,
+        "fits",
+    )
     return Plan(name, {}, "m", "c", Workload(16, 4), Layout(**degrees), (), (2, 2), (), (), (), (), predicted)
 
 

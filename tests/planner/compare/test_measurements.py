@@ -97,7 +97,13 @@ def test_a_whole_row_becomes_a_case_without_assumptions():
     # 24 layers of 12h^2 + 13h, embedding 51200h, 2048h positions, final norm 2h, with h = 2304
     h = 2304
     assert case.model.parameters == 24 * (12 * h * h + 13 * h) + (51200 + 2048) * h + 2 * h
-    assert (case.layout.tp, case.layout.pp, case.layout.dp, case.layout.mbs, case.layout.recompute) == (2, 2, 8, 4, "full")
+    assert (case.layout.tp, case.layout.pp, case.layout.dp, case.layout.mbs, case.layout.recompute) == (
+        2,
+        2,
+        8,
+        4,
+        "full",
+    )
     assert (case.workload.gbs, case.workload.precision, case.workload.framework) == (512, "fp16", "megatron-2021")
     assert (case.cluster.n_ranks, case.cluster.gpus_per_node, case.cluster.nodes) == (32, 8, 4)
     # 200 Gb/s = 25 GB/s for each GPU
@@ -106,11 +112,22 @@ def test_a_whole_row_becomes_a_case_without_assumptions():
 
 def test_blank_cells_take_documented_defaults_and_say_so():
     case = to_case(gpt(sp=None, dp=None, vpp=None, mbs=None, zero_stage=None, recompute="", schedule="", vocab=None))
-    assert set(case.assumed) >= {"sp=0", "dp=8", "vpp=1", "mbs=1", "zero_stage=0", "recompute=none", "schedule=1f1b",
-                                 "vocab=51200", "network of dgx-a100"}
+    assert set(case.assumed) >= {
+        "sp=0",
+        "dp=8",
+        "vpp=1",
+        "mbs=1",
+        "zero_stage=0",
+        "recompute=none",
+        "schedule=1f1b",
+        "vocab=51200",
+        "network of dgx-a100",
+    }
     assert to_case(gpt(framework="nemo", sp=None)).layout.sp == 1
     assert to_case(gpt(framework="nemo", sp=None, tp=1, dp=16)).layout.sp == 0
     assert to_case(gpt(zero_stage=None, fsdp="1")).layout.zero_stage == 3
+    alone = to_case(gpt(zero_stage=1, tp=8, pp=4, dp=1))
+    assert alone.layout.zero_stage == 0 and alone.assumed[0] == "zero_stage=0 (one replica)"
     assert to_case(gpt(gbs=None)).workload.gbs == 32  # one micro-batch: mbs 4 on dp 8
 
 
@@ -132,6 +149,7 @@ def test_heads_that_are_not_stated():
         ({"layers": None, "hidden": None}, "shape is not stated and 'GPT'"),
         ({"gpu": "Z9000"}, "'Z9000' is not in the catalog"),
         ({"precision": "fp5"}, "precision 'fp5'"),
+        ({"precision": "fp8-mx"}, "precision mxfp8: training in it is not modelled"),
         ({"recompute": "sometimes"}, "recompute 'sometimes'"),
         ({"schedule": "zigzag"}, "schedule 'zigzag'"),
         ({"framework": "nope"}, "unknown framework preset 'nope'"),
@@ -190,7 +208,11 @@ def test_the_a100_rows_of_the_published_file_become_cases():
 
 @pytest.mark.skipif(not SHARED.exists(), reason="the measurements beside the checkout are not here")
 def test_nearly_every_trusted_row_is_read():
-    rows = [r for r in read_rows(SHARED) if r.trust in "AB" and enough(r) and r.kind != "lora"]
+    rows = [
+        r
+        for r in read_rows(SHARED)
+        if r.trust in "AB" and enough(r) and r.kind != "lora" and r.precision in ("bf16", "fp16")
+    ]
     unread = []
     for row in rows:
         try:

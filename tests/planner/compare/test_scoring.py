@@ -148,18 +148,38 @@ def test_memory_kinds_are_never_mixed():
         row = Row(id=name, group="g", source="s", model="m", gpu="A100", peak_mem_gib=measured_gib, mem_kind=kind)
         return RowResult(row, True, layout=Layout(), peak_bytes=predicted_gib * 2**30, verdict="fits")
 
-    found = score([memory("a", "torch max_memory_allocated (reserved 70.88 GiB)", 10, 11), memory("b", "printed as GB", 10, 8)])
-    assert {g.metric: round(g.bias_pct, 6) for g in found} == {"peak_memory:allocated": 10.0, "peak_memory:unstated": -20.0}
-    assert memory_kind(Row(id="a", group="g", source="", model="", gpu="", mem_kind="torch peak reserved")) == "reserved"
+    found = score(
+        [memory("a", "torch max_memory_allocated (reserved 70.88 GiB)", 10, 11), memory("b", "printed as GB", 10, 8)]
+    )
+    assert {g.metric: round(g.bias_pct, 6) for g in found} == {
+        "peak_memory:allocated": 10.0,
+        "peak_memory:unstated": -20.0,
+    }
+    assert (
+        memory_kind(Row(id="a", group="g", source="", model="", gpu="", mem_kind="torch peak reserved")) == "reserved"
+    )
 
 
 def test_oom_counts():
     def case(oom, verdict):
         return RowResult(Row(id=verdict, group="g", source="", model="", gpu="", oom=oom), True, verdict=verdict)
 
-    results = [case(True, "out of memory"), case(True, "at risk"), case(True, "fits"), case(False, "out of memory"),
-               case(False, "at risk"), case(False, "fits"), case(True, "")]
-    assert oom_counts(results) == {"true_oom": 3, "called_oom": 1, "called_at_risk": 1, "false_oom": 1, "at_risk_of_worked": 1}
+    results = [
+        case(True, "out of memory"),
+        case(True, "at risk"),
+        case(True, "fits"),
+        case(False, "out of memory"),
+        case(False, "at risk"),
+        case(False, "fits"),
+        case(True, ""),
+    ]
+    assert oom_counts(results) == {
+        "true_oom": 3,
+        "called_oom": 1,
+        "called_at_risk": 1,
+        "false_oom": 1,
+        "at_risk_of_worked": 1,
+    }
 
 
 def test_oom_rows_have_no_time_error():

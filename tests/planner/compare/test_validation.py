@@ -25,7 +25,9 @@ BASE = {"source": "Megatron-LM SC21", "model": "GPT", "gpu": "A100", "n_gpus": 8
 
 def fake_step(seconds, stages=((10, 2),), verdict="fits"):
     """A step of `seconds` with activations and context (GiB) for each stage; MFU 0.5."""
-    memory = [StageMemory(i, {"activations": a * 2**30, "context": c * 2**30}, 80 * 2**30) for i, (a, c) in enumerate(stages)]
+    memory = [
+        StageMemory(i, {"activations": a * 2**30, "context": c * 2**30}, 80 * 2**30) for i, (a, c) in enumerate(stages)
+    ]
     return Step(
         Interval(seconds * 0.9, seconds, seconds * 1.1), seconds * 0.8, seconds * 1.2, [{"forward": seconds}], {}, 0.0, memory,
         1.0, 1.0, 0.5, 0.5, 64 * 2048 / seconds / 8, None, verdict,
@@ -44,7 +46,15 @@ def data(tmp_path):
     rows = [
         {"id": "r1", "group": "one", "tp": 1, "dp": 8, "step_time_s": 10.0},  # predicted 8: -20 %
         {"id": "r2", "group": "one", "tp": 2, "dp": 4, "step_time_s": 4.0},  # predicted 4: 0 %
-        {"id": "r3", "group": "two", "tp": 4, "dp": 2, "step_time_s": 1.0, "peak_mem_gib": 20, "mem_kind": "max allocated"},
+        {
+            "id": "r3",
+            "group": "two",
+            "tp": 4,
+            "dp": 2,
+            "step_time_s": 1.0,
+            "peak_mem_gib": 20,
+            "mem_kind": "max allocated",
+        },
         {"id": "r4", "group": "two", "tp": 4, "dp": 2, "oom": "yes"},
         {"id": "r5", "group": "two", "tp": 8, "dp": 1, "step_time_s": 1.0},
         {"id": "r6", "group": "two", "tp": 2, "step_time_s": 1.0, "gbs": "", "mbs": ""},
@@ -67,8 +77,19 @@ def test_scores_and_json(data):
     assert [r.row.id for r in found.missed] == ["r5"]
     assert content["enough_configuration"] == 5
     one = content["groups"][0]
-    assert set(one) >= {"group", "metric", "n", "mean_abs_pct", "median_abs_pct", "p90_abs_pct", "max_abs_pct", "bias_pct",
-                        "kendall_tau", "regret_pct", "baseline_mean_abs_pct"}
+    assert set(one) >= {
+        "group",
+        "metric",
+        "n",
+        "mean_abs_pct",
+        "median_abs_pct",
+        "p90_abs_pct",
+        "max_abs_pct",
+        "bias_pct",
+        "kendall_tau",
+        "regret_pct",
+        "baseline_mean_abs_pct",
+    }
     assert (one["group"], one["metric"], one["n"]) == ("one", "step_time", 2)
     assert one["mean_abs_pct"] == pytest.approx(10.0)  # (20 + 0) / 2
     assert one["bias_pct"] == pytest.approx(-10.0)
@@ -77,7 +98,13 @@ def test_scores_and_json(data):
     assert one["baseline_mean_abs_pct"] == pytest.approx(10.0)
     # allocated 30 GiB on the larger stage (context is not in the allocator's figure) against 20: +50 %
     assert found.group("two", "peak_memory").bias_pct == pytest.approx(50.0)
-    assert content["oom"] == {"true_oom": 1, "called_oom": 0, "called_at_risk": 1, "false_oom": 0, "at_risk_of_worked": 1}
+    assert content["oom"] == {
+        "true_oom": 1,
+        "called_oom": 0,
+        "called_at_risk": 1,
+        "false_oom": 0,
+        "at_risk_of_worked": 1,
+    }
 
 
 def test_csv_has_a_row_a_case(data, tmp_path):
@@ -154,7 +181,9 @@ def test_errors_may_only_shrink(tmp_path):
     assert regression.read_limits(path) == {"a": {"step_time": 5.0}, "b": {"step_time": 1.0}}
 
 
-@pytest.mark.parametrize("text", ["[]", '{"schema": 2, "groups": {}}', '{"schema": 1, "groups": {"a": {"step_time": -1}}}', "{"])
+@pytest.mark.parametrize(
+    "text", ["[]", '{"schema": 2, "groups": {}}', '{"schema": 1, "groups": {"a": {"step_time": -1}}}', "{"]
+)
 def test_broken_regression_file(tmp_path, text):
     path = tmp_path / "r.json"
     path.write_text(text)
