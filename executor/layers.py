@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from executor.device import rms_norm
 from executor.tensor import SINGLE, TensorParallel
 from executor.timing import recompute_in_backward
 from planner.model.spec import Attention, DecoderLayer, Mlp, Moe, NormKind
@@ -47,7 +48,7 @@ class Norm(nn.Module):
         """Normalise and scale."""
         if self.kind == "layer":
             return F.layer_norm(x, (self.width,), self.weight, self.bias, self.eps)
-        y = F.rms_norm(x, (self.width,), self.weight, self.eps)
+        y = rms_norm(x, self.weight, self.eps)
         return y if self.bias is None else y + self.bias
 
 

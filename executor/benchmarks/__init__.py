@@ -1,0 +1,1 @@
+"""Microbenchmarks, one file a kind; each gives rows of measured seconds."""

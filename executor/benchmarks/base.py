@@ -1,0 +1,87 @@
+"""How a microbenchmark is timed: cases in turn, all ranks busy at once, medians."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor.device import Backend
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_SHORTEST_S = 3e-4
+_MOST_CALLS = 50
+_MOST_ROUNDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Something to time: the facts that its row carries, and a call of it."""
+
+    facts: dict[str, Any]
+    call: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where and for how long cases are timed.
+
+    Attributes
+    ----------
+    backend : Backend
+    budget_s : float
+        Wall seconds for all cases of one `run`, beyond the least number of rounds.
+    least_rounds : int
+    """
+
+    backend: Backend
+    budget_s: float
+    least_rounds: int = 5
+
+    def run(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
+        """Median seconds of each case, mean over ranks, as ``{**facts, "seconds": s}``.
+
+        Cases are run in turn, round after round, so that a disturbance of the machine hits all
+        sizes alike; a barrier before each case keeps all ranks busy with the same one. Calls
+        shorter than 0.3 ms are repeated inside one timing.
+        """
+        calls = [self._calls(case) for case in cases]
+        once = self._agree(sum(self._time(case, n) for case, n in zip(cases, calls, strict=True)))
+        rounds = max(self.least_rounds, min(_MOST_ROUNDS, int(self.budget_s / max(once, 1e-9))))
+        times: list[list[float]] = [[] for _ in cases]
+        for _ in range(rounds):
+            for case, n, found in zip(cases, calls, times, strict=True):
+                found.append(self._time(case, n) / n)
+        medians = torch.tensor([statistics.median(t) for t in times], dtype=torch.float64, device=self.backend.device)
+        dist.all_reduce(medians)
+        medians /= dist.get_world_size()
+        return [{**case.facts, "seconds": float(s)} for case, s in zip(cases, medians, strict=True)]
+
+    def _time(self, case: Case, calls: int) -> float:
+        self.backend.synchronize()
+        dist.barrier()
+        start = self.backend.mark()
+        for _ in range(calls):
+            case.call()
+        end = self.backend.mark()
+        self.backend.synchronize()
+        return self.backend.seconds(start, end)
+
+    def _calls(self, case: Case) -> int:
+        case.call()
+        return min(_MOST_CALLS, max(1, math.ceil(_SHORTEST_S / max(self._agree(self._time(case, 1)), 1e-7))))
+
+    def _agree(self, seconds: float) -> float:
+        cell = torch.tensor([seconds], dtype=torch.float64, device=self.backend.device)
+        dist.all_reduce(cell, op=dist.ReduceOp.MAX)
+        return float(cell)
+
+    def tensor(self, *shape: int, dtype: str = "fp32", grad: bool = False) -> torch.Tensor:
+        """Random numbers on the device."""
+        values = torch.randn(*shape, dtype=DTYPES[dtype], device=self.backend.device)
+        return values.requires_grad_(grad)

@@ -1,0 +1,73 @@
+"""The torchrun entry of calibration: ``-m executor.calibrate_worker --out FILE --budget SECONDS [--quick]``."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from executor import messages, process
+from executor.benchmarks import attention, collectives, gemm, launch_cost, memory_bound, overlap
+from executor.benchmarks.base import Bench
+from executor.device import Backend
+from planner.files import write_json
+
+_SHARES = {"gemm": 0.40, "memory": 0.15, "attention": 0.15, "collectives": 0.20, "overlap": 0.05}
+
+
+def _say(text: str) -> None:
+    if dist.get_rank() == 0:
+        messages.say("progress", text=text)
+
+
+def measure(backend: Backend, budget_s: float, quick: bool) -> dict[str, Any]:
+    """All rows, as `executor.calibrate.CalibrationRows` holds them."""
+    torch.manual_seed(dist.get_rank())
+    world = dist.get_world_size()
+    least = 3 if quick else 9
+
+    def bench(kind: str, parts: int = 1) -> Bench:
+        return Bench(backend, budget_s * _SHARES[kind] / parts, least)
+
+    found: dict[str, Any] = {"launch_s": launch_cost.run(bench("overlap"))}
+    for kind, module in (("gemm", gemm), ("memory", memory_bound), ("attention", attention)):
+        _say(f"calibrate {kind}")
+        found[kind] = bench(kind).run(module.cases(bench(kind), quick))
+    found["collectives"], found["overlap"] = [], []
+    shapes = collectives.groups(world)
+    for size, stride in shapes:
+        _say(f"calibrate collectives over {size} ranks, stride {stride}")
+        group = collectives.make(size, stride)
+        where = bench("collectives", len(shapes))
+        rows = where.run(collectives.cases(where, size, stride, group, backend.sizes.collective_bytes))
+        for row in rows:
+            if row["op"] == "send_recv":
+                # One call is a transfer there and one back.
+                row["seconds"] /= 2
+        found["collectives"] += rows
+    if world > 1:
+        _say("calibrate overlap of compute and communication")
+        found["overlap"] = overlap.run(bench("overlap", 3))
+    found["environment"] = {**backend.environment(), "ranks": world, "quick": quick}
+    return found
+
+
+def run() -> None:
+    """Body of a worker."""
+    parser = argparse.ArgumentParser(prog="executor.calibrate_worker", description="Microbenchmarks on this rank.")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--budget", type=float, required=True)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    backend = process.start(args.device, args.threads, 120.0)
+    rows = measure(backend, args.budget, args.quick)
+    if dist.get_rank() == 0:
+        write_json(args.out, rows)
+
+
+if __name__ == "__main__":
+    process.main(run)
