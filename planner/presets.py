@@ -63,12 +63,19 @@ class FrameworkPreset:
         Attention and hidden dropout are on: their kernels run and their masks are saved.
     fused_elementwise : bool
         bias-GELU, bias-dropout-add and SwiGLU are one kernel each; False: one kernel an operator.
+    gemm_impl : str
+        Implementation whose measured GEMMs the framework's resemble (`hwmodels.kernels.gemm`):
+        training frameworks call cuBLAS through PyTorch's linear layers, which is what Vidur
+        profiled; serving engines bring tuned kernels of their own.
     fused_norm : bool
         The norm is one kernel; False: eager operators.
     fused_cross_entropy : bool
         Loss without a separate fp32 copy of the logits.
     grad_dtype : {'fp32', 'bf16', 'same'}
         Dtype in which gradients are accumulated and reduced; ``same`` is the compute dtype.
+    fused_grad_accumulation : bool
+        The weight-gradient GEMM adds into the main gradient; False: a kernel of its own reads the
+        new gradient and reads and writes the accumulated one.
     overlap_grad_reduce : bool
         Gradient buckets are reduced while the last backward still runs.
     overlap_param_gather : bool
@@ -113,9 +120,11 @@ class FrameworkPreset:
     attention: Attention = "flash"
     dropout: bool = False
     fused_elementwise: bool = True
+    gemm_impl: str = "vidur"
     fused_norm: bool = True
     fused_cross_entropy: bool = False
     grad_dtype: GradDtype = "fp32"
+    fused_grad_accumulation: bool = False
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     zero_stage: int = 0
@@ -168,6 +177,7 @@ class FrameworkPreset:
 _MEGATRON_BUCKET = 40_000_000 * 4
 _MEGATRON = FrameworkPreset(
     name="megatron",
+    fused_grad_accumulation=True,
     zero_stage=1,
     zero_stages=(0, 1),
     bucket_bytes=_MEGATRON_BUCKET,
@@ -233,6 +243,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         replace(
             _MEGATRON_2021,
             name="megatron-2022",
+            fused_grad_accumulation=True,
             tp_backward_overlap=True,
             notes="Megatron-LM of 2022 (Korthikanti et al.): as megatron-2021, plus sequence parallelism and selective "
             "recomputation of the attention core, which rows and plans switch on by `sp` and `recompute`.",

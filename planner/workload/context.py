@@ -99,11 +99,23 @@ class Shapes:
         Forward m=rows, n=n_out, k=n_in; input gradient m=rows, n=n_in, k=n_out; weight
         gradient m=n_in, n=n_out, k=rows (each 2·rows·n_in·n_out FLOPs).
         """
+        impl = self.preset.gemm_impl
         return [
-            Op(name, "gemm", "forward", {"m": rows, "n": n_out, "k": n_in}, self.dtype),
-            Op(f"{name}.dgrad", "gemm", "backward_input", {"m": rows, "n": n_in, "k": n_out}, self.dtype),
-            Op(f"{name}.wgrad", "gemm", "backward_weight", {"m": n_in, "n": n_out, "k": rows}, self.dtype),
+            Op(name, "gemm", "forward", {"m": rows, "n": n_out, "k": n_in}, self.dtype, impl=impl),
+            Op(f"{name}.dgrad", "gemm", "backward_input", {"m": rows, "n": n_in, "k": n_out}, self.dtype, impl=impl),
+            Op(f"{name}.wgrad", "gemm", "backward_weight", {"m": n_in, "n": n_out, "k": rows}, self.dtype, impl=impl),
+            *self.accumulate(name, n_in * n_out),
         ]
+
+    def accumulate(self, name: str, elements: FloatArray) -> list[Op]:
+        """Adding a weight gradient to the accumulated one, where the GEMM does not do it itself.
+
+        Reads the new gradient, reads and writes the accumulated one.
+        """
+        if self.preset.fused_grad_accumulation:
+            return []
+        kept = BYTES[self.preset.gradient_dtype(self.dtype)]
+        return [self.memory(f"{name}.accumulate", "backward_weight", elements * (self.width + 2.0 * kept))]
 
     def tp_collective(self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "") -> Op:
         """A collective over the tp group on the full hidden activation of the micro-batch."""

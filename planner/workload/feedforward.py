@@ -128,7 +128,9 @@ def _expert_gemms(ffn: Moe, rows_each: FloatArray, groups: FloatArray, width: Fl
     def grouped(name: str, phase: Phase, m: FloatArray, n: FloatArray, k: FloatArray) -> Op:
         return Op(name, "grouped_gemm", phase, {"m": m, "n": n, "k": k, "groups": groups}, s.dtype)
 
+    stored = np.asarray(groups * hidden * (columns + width))
     return [
+        *s.accumulate("moe.expert", stored),
         grouped("moe.expert.up", "forward", rows_each, columns, hidden),
         grouped("moe.expert.up.dgrad", "backward_input", rows_each, hidden, columns),
         grouped("moe.expert.up.wgrad", "backward_weight", hidden, columns, rows_each),
