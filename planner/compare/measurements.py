@@ -180,6 +180,20 @@ def _zero_stage(row: Row, preset: FrameworkPreset, dp: int, assumed: list[str]) 
     return stage
 
 
+def _expert_degrees(row: Row, ranks: int, assumed: list[str]) -> tuple[int, int]:
+    """Expert degrees (ep, etp) over the tp*cp*dp `ranks` of a stage; a dense model has no expert grid."""
+    if not row.n_experts:
+        return 1, 1
+    ep, etp = row.ep or 1, row.etp
+    if row.ep is None:
+        assumed.append("ep=1")
+    if etp is None:
+        # Megatron splits experts like dense layers unless told otherwise.
+        etp = row.tp if row.tp and ranks % (ep * row.tp) == 0 else 1
+        assumed.append(f"etp={etp}")
+    return ep, etp
+
+
 def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layout, int]:
     """The layout and the global batch."""
     if None in (row.n_gpus, row.tp, row.pp, row.seq_len):
@@ -211,13 +225,7 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
     vpp = row.vpp or 1
     if row.vpp is None and pp > 1:
         assumed.append("vpp=1")
-    ep, etp = row.ep or 1, row.etp or 1
-    if row.n_experts and row.ep is None:
-        assumed.append("ep=1")
-    if row.n_experts and row.etp is None:
-        # Megatron splits experts like dense layers unless told otherwise.
-        etp = tp if (tp * cp * dp) % (ep * tp) == 0 else 1
-        assumed.append(f"etp={etp}")
+    ep, etp = _expert_degrees(row, tp * cp * dp, assumed)
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
         zero_stage=_zero_stage(row, preset, dp, assumed), mbs=mbs, recompute=_recompute(row, assumed),

@@ -28,8 +28,14 @@ def test_unknown_name_lists_the_known_ones():
 
 def test_faults_are_reported_together():
     with pytest.raises(InputError) as caught:
-        replace(presets.get("generic"), attention="fast", grad_dtype="fp4", zero_stage=4, bucket_bytes=0,
-                step_s=presets.HostConstant(-1.0, "x"))
+        replace(
+            presets.get("generic"),
+            attention="fast",
+            grad_dtype="fp4",
+            zero_stage=4,
+            bucket_bytes=0,
+            step_s=presets.HostConstant(-1.0, "x"),
+        )
     assert len(caught.value.faults) == 5
 
 

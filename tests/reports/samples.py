@@ -41,19 +41,53 @@ def one_f_one_b(pp=4, microbatches=8, forward_s=1.0, backward_s=2.0, send_s=0.1)
 
 def step(ranks=4, timeline=(), verdict="fits", notes=("recompute is taken as none",), explain=()):
     phases = [
-        {"forward": 8.0, "backward": 16.0, "tp_comm": 3.0, "pp_comm": 0.5, "dp_comm": 1.0, "optimizer": 0.5, "bubble": 1.0 + 0.2 * (r % 5),
-         "host": 1.0 - 0.2 * (r % 5)}
+        {
+            "forward": 8.0,
+            "backward": 16.0,
+            "tp_comm": 3.0,
+            "pp_comm": 0.5,
+            "dp_comm": 1.0,
+            "optimizer": 0.5,
+            "bubble": 1.0 + 0.2 * (r % 5),
+            "host": 1.0 - 0.2 * (r % 5),
+        }
         for r in range(ranks)
-    ]  # fmt: skip
+    ]
     memory = [
-        StageMemory(r, {"parameters": 12 * GIB, "gradients": 12 * GIB, "optimizer": 9 * GIB, "activations": (40 - 30 * r // ranks) * GIB,
-                        "logits": 2 * GIB if r == ranks - 1 else 0, "comm_buffers": GIB, "context": GIB}, 80 * GIB)
+        StageMemory(
+            r,
+            {
+                "parameters": 12 * GIB,
+                "gradients": 12 * GIB,
+                "optimizer": 9 * GIB,
+                "activations": (40 - 30 * r // ranks) * GIB,
+                "logits": 2 * GIB if r == ranks - 1 else 0,
+                "comm_buffers": GIB,
+                "context": GIB,
+            },
+            80 * GIB,
+        )
         for r in range(ranks)
-    ]  # fmt: skip
+    ]
     return Step(
-        Interval(28.0, 31.0, 34.0), 26.0, 39.0, phases, {"dp_comm": 1.5}, 0.058, memory, 1e18, 1.3e18, 0.42, 0.55, 1234.5, 1.87,
-        verdict, list(timeline), list(notes), list(explain),
-    )  # fmt: skip
+        Interval(28.0, 31.0, 34.0),
+        26.0,
+        39.0,
+        phases,
+        {"dp_comm": 1.5},
+        0.058,
+        memory,
+        1e18,
+        1.3e18,
+        0.42,
+        0.55,
+        1234.5,
+        1.87,
+        verdict,
+        list(timeline),
+        list(notes),
+        list(explain),
+    )
 
 
 def comparison(plan="tp2", comparable=True):
@@ -69,7 +103,14 @@ def comparison(plan="tp2", comparable=True):
 
 def rows(n=12):
     return [
-        {"layout": f"tp{2 ** (i % 4)} pp{1 + i % 8} dp{8 + i} mbs1", "step_s": 10.0 + 0.13 * i, "tokens_per_s_per_gpu": 2000.0 - 9 * i,
-         "mfu": 0.51 - 0.0002 * i, "usd_per_mtoken": 0.4 + 0.01 * i, "peak_bytes": (40 + i % 37) * GIB, "verdict": "fits"}
+        {
+            "layout": f"tp{2 ** (i % 4)} pp{1 + i % 8} dp{8 + i} mbs1",
+            "step_s": 10.0 + 0.13 * i,
+            "tokens_per_s_per_gpu": 2000.0 - 9 * i,
+            "mfu": 0.51 - 0.0002 * i,
+            "usd_per_mtoken": 0.4 + 0.01 * i,
+            "peak_bytes": (40 + i % 37) * GIB,
+            "verdict": "fits",
+        }
         for i in range(n)
-    ]  # fmt: skip
+    ]

@@ -62,11 +62,18 @@ class Page(HTMLParser):
 
 def full(**more):
     given = {
-        "title": "tiny", "inputs": {"model": "tiny-llama", "seq_len": 128}, "rows": samples.rows(6),
-        "step": samples.step(4, samples.one_f_one_b(), explain=[{"what": "gemm", "value": 0.8, "source": "gemm_measured.csv"}]),
-        "comparisons": [samples.comparison("tp2"), samples.comparison("pp2", comparable=False)], "notes": ["a note of the caller"],
-        "measured_timeline": samples.one_f_one_b(2, 4), "dropped": {"tp-heads": 3, "memory": 9}, "trace": "t.json",
-    }  # fmt: skip
+        "title": "tiny",
+        "inputs": {"model": "tiny-llama", "seq_len": 128},
+        "rows": samples.rows(6),
+        "step": samples.step(
+            4, samples.one_f_one_b(), explain=[{"what": "gemm", "value": 0.8, "source": "gemm_measured.csv"}]
+        ),
+        "comparisons": [samples.comparison("tp2"), samples.comparison("pp2", comparable=False)],
+        "notes": ["a note of the caller"],
+        "measured_timeline": samples.one_f_one_b(2, 4),
+        "dropped": {"tp-heads": 3, "memory": 9},
+        "trace": "t.json",
+    }
     return render(**(given | more))
 
 
@@ -106,10 +113,18 @@ def test_user_text_is_escaped():
     evil = "<script>alert(1)</script>\"'&<img src=x onerror=y>"
     event = TimelineEvent(0, evil, evil, evil, 0.0, 1.0)
     text = full(
-        title=evil, inputs={evil: evil}, rows=[{evil: evil, "step_s": 1.0}, {evil: "b", "step_s": 2.0}], notes=[evil], chosen=evil,
-        why=[evil], dropped={evil: 1}, trace=evil, comparisons=[samples.comparison(evil)], measured_timeline=[event],
+        title=evil,
+        inputs={evil: evil},
+        rows=[{evil: evil, "step_s": 1.0}, {evil: "b", "step_s": 2.0}],
+        notes=[evil],
+        chosen=evil,
+        why=[evil],
+        dropped={evil: 1},
+        trace=evil,
+        comparisons=[samples.comparison(evil)],
+        measured_timeline=[event],
         step=samples.step(2, [event], notes=[evil], explain=[{evil: evil}], verdict=evil),
-    )  # fmt: skip
+    )
     page = Page(text)
     assert page.count("script") == 1 and page.count("img") == 0
     assert "<script>alert" not in text and "onerror=y>" not in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_events_of_a_thread_do_not_overlap(content):
         by_thread.setdefault((event["pid"], event["tid"]), []).append(event)
     for events in by_thread.values():
         events.sort(key=lambda e: e["ts"])
-        for one, two in zip(events, events[1:], strict=False):
+        for one, two in pairwise(events):
             assert one["ts"] + one["dur"] <= two["ts"] + 1e-6
 
 

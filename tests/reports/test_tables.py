@@ -28,18 +28,32 @@ def printed(table, width=200):
 @pytest.mark.parametrize(
     ("key", "item", "text"),
     [
-        ("step_s", 0.0125, "12.5 ms"), ("peak_bytes", 3 * 2**30, "3.00 GiB"), ("mfu", 0.4251, "42.5%"), ("error_pct", 4.25, "+4.2%"),
-        ("tokens_per_s_per_gpu", 1234.4, "1,234"), ("n", 12345, "12,345"), ("x", None, "–"), ("x", float("nan"), "–"),
-        ("ok", True, "yes"), ("x", "[bold]", "[bold]"), ("x", [1, 2], "1, 2"), ("usd_per_mtoken", 12.34, "$12.34"),
+        ("step_s", 0.0125, "12.5 ms"),
+        ("peak_bytes", 3 * 2**30, "3.00 GiB"),
+        ("mfu", 0.4251, "42.5%"),
+        ("error_pct", 4.25, "+4.2%"),
+        ("tokens_per_s_per_gpu", 1234.4, "1,234"),
+        ("n", 12345, "12,345"),
+        ("x", None, "–"),
+        ("x", float("nan"), "–"),
+        ("ok", True, "yes"),
+        ("x", "[bold]", "[bold]"),
+        ("x", [1, 2], "1, 2"),
+        ("usd_per_mtoken", 12.34, "$12.34"),
     ],
-)  # fmt: skip
+)
 def test_values_carry_their_units(key, item, text):
     assert value(key, item) == text
 
 
 def test_labels():
     assert [label(k) for k in ("step_s", "peak_bytes", "mfu", "tokens_per_s_per_gpu", "zero_stage")] == [
-        "step", "peak", "MFU", "tokens/s/GPU", "zero stage"]  # fmt: skip
+        "step",
+        "peak",
+        "MFU",
+        "tokens/s/GPU",
+        "zero stage",
+    ]
 
 
 def test_ranked_shows_the_first_and_counts_the_rest():
@@ -61,14 +75,27 @@ def test_comparison_and_validation():
     text = printed(tables.comparison(samples.comparison()))
     assert "-4.2% (within the interval)" in text and "+20.0%" in text
     assert "not comparable" in printed(tables.comparison(samples.comparison(comparable=False)))
-    group = {"group": "g", "metric": "step_time", "n": 8, "mean_abs_pct": 4.44, "median_abs_pct": 4.0, "p90_abs_pct": 8.0, "max_abs_pct": 8.9,
-             "bias_pct": -2.1, "kendall_tau": None, "regret_pct": None, "baseline_mean_abs_pct": 14.87}  # fmt: skip
+    group = {
+        "group": "g",
+        "metric": "step_time",
+        "n": 8,
+        "mean_abs_pct": 4.44,
+        "median_abs_pct": 4.0,
+        "p90_abs_pct": 8.0,
+        "max_abs_pct": 8.9,
+        "bias_pct": -2.1,
+        "kendall_tau": None,
+        "regret_pct": None,
+        "baseline_mean_abs_pct": 14.87,
+    }
     text = printed(tables.validation({"rows": 9, "predicted": 8, "groups": [group]}))
     assert "8 of 9 rows predicted" in text and "4.4" in text and "-2.1" in text and "14.9" in text
 
 
 def test_importing_reports_loads_nothing_heavy():
-    code = "import sys, reports.html, reports.perfetto, reports.tables; print([m for m in ('jinja2','rich','pandas','torch') if m in sys.modules])"
+    heavy = ("jinja2", "rich", "pandas", "torch")
+    code = "import sys, reports.html, reports.perfetto, reports.tables; "
+    code += f"print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

@@ -32,11 +32,21 @@ def plan(name="pp2", step_s=1.1, **layout):
 
 def measurement(of, step_s=1.0, **more):
     values = {
-        "schema": 1, "plan_name": of.name, "plan_hash": of.digest(), "environment": {}, "step_s": [step_s] * 3,
-        "median_step_s": step_s, "cv": 0.01, "drift": 0.0, "stable": True, "records": [],
+        "schema": 1,
+        "plan_name": of.name,
+        "plan_hash": of.digest(),
+        "environment": {},
+        "step_s": [step_s] * 3,
+        "median_step_s": step_s,
+        "cv": 0.01,
+        "drift": 0.0,
+        "stable": True,
+        "records": [],
         "phases": [{"forward": 0.2, "host": 0.1}, {"forward": 0.2}, {"forward": 0.3}, {"forward": 0.3, "host": 0.3}],
-        "peak_bytes": [90, 90, 210, 210], "correctness": {"passed": True}, "losses": [],
-    }  # fmt: skip
+        "peak_bytes": [90, 90, 210, 210],
+        "correctness": {"passed": True},
+        "losses": [],
+    }
     return Measurement(**(values | more))
 
 
@@ -75,7 +85,7 @@ def test_what_is_not_comparable_says_why():
 
 def test_wrong_inputs():
     p = plan()
-    with pytest.raises(InputError, match="measured.json is of another plan"):
+    with pytest.raises(InputError, match=r"measured\.json is of another plan"):
         compare(p, measurement(plan(step_s=1.1, dp=4)))
     with pytest.raises(InputError, match="carries no prediction"):
         compare(replace(p, predicted=None), measurement(p))

@@ -25,11 +25,37 @@ def write(tmp_path, *lines):
 def gpt(**more):
     """A row like those of the SC21 table, with everything stated."""
     cells = {
-        "id": "x", "group": "g", "source": "Megatron-LM SC21", "model": "GPT", "gpu": "A100", "layers": 24, "hidden": 2304,
-        "heads": 24, "kv_heads": 24, "head_dim": 96, "ffn_hidden": 9216, "gated_mlp": 0, "vocab": 51200, "seq_len": 2048,
-        "gpu_mem_gib": 80.0, "n_gpus": 32, "gpus_per_node": 8, "precision": "fp16", "tp": 2, "sp": 0, "cp": 1, "pp": 2,
-        "vpp": 1, "dp": 8, "zero_stage": 0, "mbs": 4, "gbs": 512, "recompute": "full", "schedule": "1f1b", "step_time_s": 1.0,
-    }  # fmt: skip
+        "id": "x",
+        "group": "g",
+        "source": "Megatron-LM SC21",
+        "model": "GPT",
+        "gpu": "A100",
+        "layers": 24,
+        "hidden": 2304,
+        "heads": 24,
+        "kv_heads": 24,
+        "head_dim": 96,
+        "ffn_hidden": 9216,
+        "gated_mlp": 0,
+        "vocab": 51200,
+        "seq_len": 2048,
+        "gpu_mem_gib": 80.0,
+        "n_gpus": 32,
+        "gpus_per_node": 8,
+        "precision": "fp16",
+        "tp": 2,
+        "sp": 0,
+        "cp": 1,
+        "pp": 2,
+        "vpp": 1,
+        "dp": 8,
+        "zero_stage": 0,
+        "mbs": 4,
+        "gbs": 512,
+        "recompute": "full",
+        "schedule": "1f1b",
+        "step_time_s": 1.0,
+    }
     return Row(**(cells | more))
 
 
@@ -129,6 +155,13 @@ def test_blank_cells_take_documented_defaults_and_say_so():
     alone = to_case(gpt(zero_stage=1, tp=8, pp=4, dp=1))
     assert alone.layout.zero_stage == 0 and alone.assumed[0] == "zero_stage=0 (one replica)"
     assert to_case(gpt(gbs=None)).workload.gbs == 32  # one micro-batch: mbs 4 on dp 8
+
+
+def test_a_dense_model_has_no_expert_grid():
+    assert to_case(gpt(ep=1, etp=4)).layout.etp == 1
+    experts = {"n_experts": 8, "topk": 2, "moe_ffn_hidden": 512, "gpu_mem_gib": 80.0}
+    assert to_case(gpt(**experts, ep=8)).layout.etp == 2  # as tp: 8*2 divides the 16 ranks of a stage
+    assert to_case(gpt(**experts, ep=16)).layout.etp == 1
 
 
 def test_heads_that_are_not_stated():

@@ -50,8 +50,11 @@ def test_group_errors():
 def test_rates_are_scored_as_rates_and_apart_from_times():
     rate = RowResult(
         Row(id="r", group="g", source="s", model="m", gpu="A100", tokens_per_s_per_gpu=200.0, step_time_s_derived=9.0),
-        True, layout=Layout(), step_s=Interval(1, 1, 1), tokens_per_s_per_gpu=220.0,
-    )  # fmt: skip
+        True,
+        layout=Layout(),
+        step_s=Interval(1, 1, 1),
+        tokens_per_s_per_gpu=220.0,
+    )
     by_metric = {g.metric: g for g in score([rate, result("t", 10.0, 9.0)])}
     assert by_metric["tokens_per_s"].bias_pct == pytest.approx(10.0)  # 220/200 - 1
     assert by_metric["step_time"].bias_pct == pytest.approx(-10.0)

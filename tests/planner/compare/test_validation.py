@@ -15,12 +15,60 @@ from planner.compare.scoring import GroupScore
 from planner.compare.validation import OUT_COLUMNS, predicted_peak
 from planner.results import Interval, StageMemory, Step
 
-COLUMNS = ("id", "group", "source", "model", "gpu", "n_gpus", "gpus_per_node", "precision", "tp", "pp", "dp", "seq_len", "layers",
-           "hidden", "heads", "ffn_hidden", "vocab", "mbs", "gbs", "recompute", "schedule", "zero_stage", "sp", "vpp", "step_time_s",
-           "peak_mem_gib", "mem_kind", "mem_scope", "oom")  # fmt: skip
-BASE = {"source": "Megatron-LM SC21", "model": "GPT", "gpu": "A100", "n_gpus": 8, "gpus_per_node": 8, "precision": "fp16",
-        "seq_len": 2048, "layers": 24, "hidden": 2048, "heads": 16, "ffn_hidden": 8192, "vocab": 51200, "mbs": 1, "gbs": 64,
-        "recompute": "full", "schedule": "1f1b", "zero_stage": 0, "sp": 0, "vpp": 1, "pp": 1, "oom": "no"}  # fmt: skip
+COLUMNS = (
+    "id",
+    "group",
+    "source",
+    "model",
+    "gpu",
+    "n_gpus",
+    "gpus_per_node",
+    "precision",
+    "tp",
+    "pp",
+    "dp",
+    "seq_len",
+    "layers",
+    "hidden",
+    "heads",
+    "ffn_hidden",
+    "vocab",
+    "mbs",
+    "gbs",
+    "recompute",
+    "schedule",
+    "zero_stage",
+    "sp",
+    "vpp",
+    "step_time_s",
+    "peak_mem_gib",
+    "mem_kind",
+    "mem_scope",
+    "oom",
+)
+BASE = {
+    "source": "Megatron-LM SC21",
+    "model": "GPT",
+    "gpu": "A100",
+    "n_gpus": 8,
+    "gpus_per_node": 8,
+    "precision": "fp16",
+    "seq_len": 2048,
+    "layers": 24,
+    "hidden": 2048,
+    "heads": 16,
+    "ffn_hidden": 8192,
+    "vocab": 51200,
+    "mbs": 1,
+    "gbs": 64,
+    "recompute": "full",
+    "schedule": "1f1b",
+    "zero_stage": 0,
+    "sp": 0,
+    "vpp": 1,
+    "pp": 1,
+    "oom": "no",
+}
 
 
 def fake_step(seconds, stages=((10, 2),), verdict="fits"):
@@ -29,9 +77,21 @@ def fake_step(seconds, stages=((10, 2),), verdict="fits"):
         StageMemory(i, {"activations": a * 2**30, "context": c * 2**30}, 80 * 2**30) for i, (a, c) in enumerate(stages)
     ]
     return Step(
-        Interval(seconds * 0.9, seconds, seconds * 1.1), seconds * 0.8, seconds * 1.2, [{"forward": seconds}], {}, 0.0, memory,
-        1.0, 1.0, 0.5, 0.5, 64 * 2048 / seconds / 8, None, verdict,
-    )  # fmt: skip
+        Interval(seconds * 0.9, seconds, seconds * 1.1),
+        seconds * 0.8,
+        seconds * 1.2,
+        [{"forward": seconds}],
+        {},
+        0.0,
+        memory,
+        1.0,
+        1.0,
+        0.5,
+        0.5,
+        64 * 2048 / seconds / 8,
+        None,
+        verdict,
+    )
 
 
 def predictor(model, cluster, workload, layout):
@@ -125,7 +185,7 @@ def test_groups_progress_and_folder(data, tmp_path):
     found = validate(data, predictor, groups=("one",), progress=lambda done, total: seen.append((done, total)))
     assert [r.row.id for r in found.results] == ["r1", "r2"]
     assert seen == [(1, 2), (2, 2)]
-    with pytest.raises(InputError, match="no group 'three'.*one of one, two"):
+    with pytest.raises(InputError, match=r"no group 'three'.*one of one, two"):
         validate(data, predictor, groups=("three",))
     data.rename(tmp_path / "training_measurements.csv")
     assert len(validate(tmp_path, predictor).results) == 6
