@@ -64,7 +64,8 @@ def read(sources: Sequence[Path]) -> Results:
     from planner.plan_io import load_plan
     from planner.results_io import load_measurement
 
-    found, faults = Results(), []
+    found = Results()
+    faults: list[Fault] = []
     for path in _files(sources):
         try:
             content = read_json(path)

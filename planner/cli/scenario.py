@@ -88,7 +88,6 @@ def calibrated(asked: Scenario, folder: Path, needed: bool) -> Scenario:
 
     A cluster of CPUs without measured collectives is one that nobody has calibrated.
     """
-    from hwmodels import cluster as clusters
     from planner.cli.calibrate import measure
     from planner.cli.progress import Progress
 
@@ -96,8 +95,8 @@ def calibrated(asked: Scenario, folder: Path, needed: bool) -> Scenario:
         return asked
     path = folder / "cluster.yaml"
     with Progress() as progress:
-        measure(path, asked.cluster.n_ranks, quick=True, progress=progress)
-    return replace(asked, cluster=clusters.load(str(path)), cluster_name=str(path))
+        found = measure(asked.cluster, path, quick=True, progress=progress)
+    return replace(asked, cluster=found, cluster_name=str(path))
 
 
 def chosen(asked: Scenario, problem: Problem, result: SearchResult) -> list[Row]:

@@ -182,7 +182,7 @@ RANKED = (
 
 def ranked(result: SearchResult) -> list[tuple[str, ...]]:
     """The cells of the ranked table, columns as in `RANKED`."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row, record in zip(result.rows, result.records(), strict=True):
         usd, mid = record["usd_per_mtoken"], record["step_s"]
         rows.append((

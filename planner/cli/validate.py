@@ -13,10 +13,6 @@ from planner.cli import inputs
 if TYPE_CHECKING:
     from planner.compare import ValidationResult
 
-FACTS = Path(__file__).resolve().parents[2] / "tests" / "validation"
-PUBLISHED = "published.csv"
-TABLE = "training_measurements.csv"
-
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -24,37 +20,33 @@ def register(app: typer.Typer) -> None:
 
 
 def validate(
+    table: Annotated[Path | None, typer.Argument(metavar="[CSV|DIR]", help="Measurements, one run a row.")] = None,
     data: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[CSV|DIR]", help="Measurements; a checkout's own facts (tests/validation) if not given."
-        ),
+        Path | None, typer.Option("--data", metavar="CSV|DIR", help="The same; a checkout's own facts if not given.")
     ] = None,
     group: Annotated[list[str] | None, typer.Option("--group", help="Only this group of rows (repeatable).")] = None,
-    limits: Annotated[
-        Path | None, typer.Option("--limits", metavar="FILE.json", help="Exit 1 where an error is above its limit.")
-    ] = None,
-    tighten: Annotated[bool, typer.Option("--tighten", help="Lower the limits to the errors found.")] = False,
+    tighten: Annotated[
+        bool, typer.Option("--tighten", help="Lower the limits of the checkout's own facts to the errors found.")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.csv", help="One row a case: prediction and interval.")
     ] = None,
     json: inputs.JsonFlag = False,
 ) -> int:
-    """Predict every row that says enough and print the error of each group; 1 on a regression."""
+    """Predict every row that says enough and print the error of each group; 1 where an error has grown."""
     from planner import compare as comparing
     from planner.cli.output import note, print_json, say_error
     from planner.cli.progress import Progress
-    from planner.compare.regression import check
-    from planner.compare.regression import tighten as tighten_limits
 
-    if limits is not None and not tighten and not limits.is_file():
-        raise InputError(Fault("no such file", f"--limits {limits}", "", "an existing file, or --tighten to make one"))
-    if tighten and limits is None:
-        raise InputError(Fault("--tighten without --limits", "validate", "it writes that file", "--limits FILE.json"))
-    path = table_of(data)
+    if table is not None and data is not None:
+        raise InputError(Fault(f"both {table} and --data {data}", "validate", "one table is scored", "one of them"))
+    given = table if table is not None else data
+    if tighten and (given is not None or group):
+        why = "limits are kept for all of the checkout's own facts"
+        raise InputError(Fault("--tighten with other measurements", "validate", why, "validate --tighten"))
     with Progress() as progress:
-        progress.stage(f"predict the runs of {path}")
-        result = comparing.validate(path, groups=group or None, progress=progress.update)
+        progress.stage(f"predict the runs of {given or 'the published facts'}")
+        result = comparing.validate(given, groups=group or None, progress=progress.update)
     if out is not None:
         result.write_csv(out)
         note(f"predictions written to {out}")
@@ -62,28 +54,18 @@ def validate(
         print_json(result.to_json())
     else:
         show(result)
-    regressions = check(result, limits) if limits is not None and limits.exists() else []
-    if tighten and limits is not None and not regressions:
-        note(f"limits written to {tighten_limits(result, limits)}")
-    if regressions:
-        say_error("\n".join(regressions))
-    return 1 if regressions else 0
+    if result.regressions:
+        say_error("\n".join(result.regressions))
+    elif tighten:
+        note(f"limits lowered in {lower_limits(result)}")
+    return 1 if result.regressions else 0
 
 
-def table_of(data: Path | None) -> Path:
-    """The CSV to read: a file, the table in a folder, or the facts of this checkout.
+def lower_limits(result: ValidationResult) -> Path:
+    """Write the errors of `result` as the new limits of the checkout's own facts."""
+    from planner.compare import regression, validation
 
-    Raises
-    ------
-    InputError
-        Where nothing was given and no checkout is around (an installed wheel carries no measurements).
-    """
-    if data is None:
-        if not (FACTS / PUBLISHED).is_file():
-            fix = "a CSV file, or a folder with " + TABLE
-            raise InputError(Fault("no measurements given", "validate", "this is no checkout with its own facts", fix))
-        return FACTS / PUBLISHED
-    return data / TABLE if data.is_dir() else data
+    return regression.tighten(result.groups, validation.FACTS / validation.LIMITS)
 
 
 def show(result: ValidationResult) -> None:

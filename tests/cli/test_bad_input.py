@@ -158,7 +158,7 @@ def test_validate_needs_a_table(call, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,group\n1,g\n")
     assert call("validate", path).code == 2
-    assert call("validate", "--tighten").code == 2
+    assert call("validate", path, "--tighten").code == 2
 
 
 def test_a_folder_that_cannot_be_written_to(call, tmp_path: Path) -> None:
