@@ -1,0 +1,60 @@
+"""Plans that cannot run are refused by name before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from executor import support
+from executor.launch import run_plans
+from hwmodels.errors import InputError
+from planner.layout import Layout
+from planner.model import read_config
+from planner.plan import Plan
+from tests.executor.conftest import GPT2, LLAMA, MIXTRAL, make_plan
+
+
+def rules(plan: Plan) -> set[str]:
+    return {fault.rule for fault in support.check(plan, read_config(plan.model, plan.model_name))}
+
+
+def test_supported_plans_have_no_faults() -> None:
+    for layout in (Layout(dp=2), Layout(tp=2, sp=1), Layout(pp=2), Layout(dp=2, zero_stage=3)):
+        assert rules(make_plan("fine", layout)) == set()
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        (make_plan("cp", Layout(cp=2)), "executor-cp"),
+        (make_plan("ep", Layout(dp=2, ep=2), MIXTRAL), "executor-ep"),
+        (make_plan("moe-tp", Layout(tp=2), MIXTRAL), "executor-moe-tp"),
+        (make_plan("kv", Layout(tp=4)), "executor-kv-copies"),
+        (make_plan("vocab", Layout(tp=2), {**GPT2, "vocab_size": 257}), "executor-vocab"),
+        (make_plan("positions", Layout(dp=2), GPT2, seq_len=128), "executor-positions"),
+        (make_plan("zero1", Layout(dp=4, zero_stage=1, fsdp=2)), "executor-zero1-group"),
+        (make_plan("fp16", Layout(dp=2), precision="fp16"), "executor-precision"),
+        (replace(make_plan("share", Layout(dp=2)), batch_share=(5, 3)), "executor-batch-share"),
+        (replace(make_plan("actions", Layout(pp=2)), actions=()), "executor-actions"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_refused_by_name(plan: Plan, rule: str) -> None:
+    assert rule in rules(plan)
+
+
+def test_all_faults_at_once_and_nothing_starts(tmp_path: object) -> None:
+    plans = [make_plan("a", Layout(cp=2)), make_plan("b", Layout(dp=2), precision="fp16")]
+    with pytest.raises(InputError) as caught:
+        run_plans(plans, str(tmp_path), repeats=1)
+    found = str(caught.value)
+    assert "executor-cp" in found and "executor-precision" in found and "repeats is 1" in found
+    assert caught.value.exit_code == 2
+
+
+def test_plans_of_one_launch_share_the_world(tmp_path: object) -> None:
+    with pytest.raises(InputError, match=r"\[2, 4\]"):
+        run_plans([make_plan("a", Layout(dp=2)), make_plan("b", Layout(dp=4))], str(tmp_path))
+    with pytest.raises(InputError, match="share a name"):
+        run_plans([make_plan("a", Layout(dp=2)), make_plan("a", Layout(tp=2), LLAMA)], str(tmp_path))
