@@ -27,6 +27,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hwmodels import catalog, yamlfile
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
@@ -35,6 +37,7 @@ from hwmodels.network import Fabric, Link
 if TYPE_CHECKING:
     from hwmodels.schema import ClusterFile, PoolFile
 
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 ASSUMED_OVERLAP = Coefficient(
     0.85,
     "assumed: a NCCL collective takes 8-32 of 108-148 SMs and some memory bandwidth while it runs",
@@ -205,7 +208,9 @@ def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
         raise InputError(faults)
     tables = parsed.collectives
     total = sum(pool.nodes for pool in parsed.pools)
-    curves = {op: {n: tuple(points) for n, points in t.items()} for op, t in tables.curves.items()} if tables else {}
+    curves: dict[str, dict[int, tuple[tuple[float, float], ...]]] = {}
+    if tables is not None:
+        curves = {str(op): {n: tuple(points) for n, points in t.items()} for op, t in tables.curves.items()}
     fabric = attempt(
         ("fabric",),
         lambda: Fabric(
@@ -247,6 +252,7 @@ def with_calibration(
     device_coefficients: Mapping[str, Coefficient],
     collective_tables: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]],
     overlap: Coefficient | None = None,
+    launch_s: float | None = None,
     source: str,
     name: str = "",
     residual: float = 0.1,
@@ -262,6 +268,8 @@ def with_calibration(
         op -> ranks in a node -> (bytes, seconds) points, as `hwmodels.fit.fit_collectives` returns.
     overlap : Coefficient, optional
         Replaces the cluster's when given.
+    launch_s : float, optional
+        Measured host time of one eager operator.
     source : str
         What was measured, where and when.
     name : str
@@ -274,11 +282,15 @@ def with_calibration(
     InputError
         For points that are not finite and positive.
     """
-    faults, curves, rows = [], {}, 0
+    faults: list[Fault] = []
+    curves: dict[str, dict[int, tuple[tuple[float, float], ...]]] = {}
+    rows = 0
     for op, by_size in collective_tables.items():
         curves[op] = {}
         for size, points in by_size.items():
             bad = [p for p in points if not (math.isfinite(p[0]) and math.isfinite(p[1]) and p[0] >= 0 and p[1] > 0)]
+            if op not in COLLECTIVES:
+                faults.append(Fault(f"collective {op!r} is unknown", "tables", fix=", ".join(COLLECTIVES)))
             if bad or not points or size < 2:
                 faults.append(
                     Fault(f"points {bad or list(points)}", f"{op} over {size} ranks", fix="bytes >= 0, seconds > 0")
@@ -294,6 +306,7 @@ def with_calibration(
                 pool.device,
                 coefficients={**pool.device.coefficients, **device_coefficients},
                 fitted_on=pool.device.name if device_coefficients else pool.device.fitted_on,
+                launch_s=pool.device.launch_s if launch_s is None else launch_s,
             ),
         )
         for pool in cluster.pools
@@ -301,7 +314,8 @@ def with_calibration(
     fabric = cluster.fabric
     if curves:
         tables = {**fabric.tables, **curves}
-        fabric = replace(fabric, tables=tables, tables_source=Coefficient(1.0, source, rows, residual))
+        intra = _as_fast_as_measured(fabric.intra, curves)
+        fabric = replace(fabric, intra=intra, tables=tables, tables_source=Coefficient(1.0, source, rows, residual))
     return replace(
         cluster,
         name=name or f"{cluster.name}-calibrated",
@@ -309,6 +323,20 @@ def with_calibration(
         fabric=fabric,
         overlap=overlap or cluster.overlap,
     )
+
+
+def _as_fast_as_measured(link: Link, curves: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]]) -> Link:
+    """The link with at least the wire speed that the curves reach: a bound must hold for them as well."""
+    from hwmodels.collectives import MEMBERS
+    from hwmodels.collectives.base import Group
+
+    best = link.bandwidth
+    for op, by_size in curves.items():
+        for size, points in by_size.items():
+            group = Group(np.asarray(float(size)), np.asarray(1.0))
+            wire = float(MEMBERS[op].least_wire(group)) * link.bandwidth / float(link.reach(np.asarray(float(size))))
+            best = max(best, *(wire * nbytes / seconds for nbytes, seconds in points))
+    return replace(link, bandwidth=best)
 
 
 def to_yaml(cluster: Cluster) -> str:

@@ -27,7 +27,8 @@ DEVICES = {
 """``gpu`` of the files -> device of the catalog."""
 
 DTYPES = {
-    "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "float32": "fp32", "tf32": "tf32", "nvfp4": "fp4", "int8": "int8",
+    "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "float32": "fp32", "tf32": "tf32", "nvfp4": "fp4",
+    "int8": "int8",
     "sq": "int8",
 }  # fmt: skip
 """``dtype`` of the files -> dtype of the laws; formats that are missing here have no law."""

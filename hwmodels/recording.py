@@ -56,7 +56,7 @@ def with_coefficients(text: str, file: str, found: Mapping[str, Coefficient]) ->
     return yamlfile.dump(data)
 
 
-def anchors(rows: Rows) -> Found:
+def anchors(rows: Rows, fitted: Mapping[str, Mapping[str, Coefficient]]) -> Found:
     """bf16 GEMM efficiency of devices that have one row only (the best of a search over shapes).
 
     The law keeps its inherited shape and is scaled to pass through that row; without it a part of
@@ -66,8 +66,9 @@ def anchors(rows: Rows) -> Found:
     best = (rows.words["impl"] == "mamf") & (rows.words["law_dtype"] == "bf16")
     for i in np.flatnonzero(best):
         device = catalog.device(str(rows.words["device"][i])) if rows.words["device"][i] else None
-        if device is None or not device.transferred:
+        if device is None or not device.transferred or device.fitted_on not in fitted:
             continue
+        device = replace(device, coefficients={k: rounded(c) for k, c in fitted[device.fitted_on].items()})
         m, n, k, time_us = (float(rows.numbers[c][i]) for c in ("m", "n", "k", "time_us"))
         lead = gemm_coefficient(device, "bf16", "efficiency")
         ratio = float(gemm_seconds(device, m, n, k).mid) * 1e6 / time_us
@@ -100,12 +101,11 @@ def fit(data: Path, out: Path) -> dict[str, int]:
         for name, coefficients in part.items():
             devices.setdefault(name, {}).update(coefficients)
     links = {name: dict(link.coefficients) for name, link in refit_collectives.link_catalog(collectives).items()}
+    devices |= {name: dict(coefficients) for name, coefficients in anchors(gemm, devices).items()}
     written = _record("devices", devices, out) | _record("networks", links, out)
-    # Anchors stand on the coefficients just written, so the catalog is read again.
+    # What was read before is no longer what the files say.
     catalog.device.cache_clear()
     catalog.link.cache_clear()
-    if out == catalog_folder():
-        return written | _record("devices", {k: dict(v) for k, v in anchors(gemm).items()}, out)
     return written
 
 

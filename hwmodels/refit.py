@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +42,15 @@ GEMM_FREE = (
     Free("floor", 4e-6, 5e-7, 3e-5),
 )  # fmt: skip
 ATTENTION_FREE = (
-    Free("forward.efficiency", 0.65, 0.005, 1.0), Free("head_dim_half", 30.0, 1.0, 200.0), Free("ramp", 250.0, 1.0, 2000.0),
+    Free("forward.efficiency", 0.65, 0.005, 1.0), Free("head_dim_half", 30.0, 1.0, 200.0), Free("ramp",
+    250.0, 1.0, 2000.0),
     Free("tail", 0.5, 0.01, 1.0), Free("launch", 1e-5, 1e-6, 8e-5),
 )  # fmt: skip
 QUANTISE = Free("quantise", 1.0, 0.01, 12.0)
 """Free as well for formats that activations must be turned into."""
 DECODE_FREE = (
-    Free("decode.efficiency", 0.7, 0.005, 1.0), Free("decode.launch", 1e-5, 1e-6, 6e-5), Free("decode.tile", 64.0, 1.0, 256.0),
+    Free("decode.efficiency", 0.7, 0.005, 1.0), Free("decode.launch", 1e-5, 1e-6, 6e-5), Free("decode.tile",
+    64.0, 1.0, 256.0),
     Free("decode.pad", 50.0, 1.0, 400.0),
 )  # fmt: skip
 REFERENCE_KERNELS = {
@@ -66,12 +69,13 @@ def solve(
     actual: FloatArray,
     weight: FloatArray | None = None,
     scale: float = 0.06,
+    prior: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """Values of `free` that bring ``predict(values)`` nearest to `actual`, and the log errors.
 
     Least squares of the logarithm of predicted over actual with a soft L1 loss, so that a few odd
     rows do not bend the law (`scale`: log error from which a row counts less); bounds keep every value
-    physical.
+    physical, and `prior` (the weight of one row that says "as at the start") what the rows do not tell.
     """
     from scipy.optimize import least_squares
 
@@ -79,7 +83,8 @@ def solve(
     root = 1.0 if weight is None else np.sqrt(weight)
 
     def errors(x: FloatArray) -> FloatArray:
-        return np.asarray(np.log(predict(x * start) / actual) * root)
+        found = np.log(predict(x * start) / actual) * root
+        return np.concatenate([found, prior * np.log(np.maximum(x, 1e-9))]) if prior else np.asarray(found)
 
     found = least_squares(
         errors,
@@ -144,7 +149,7 @@ def gemm_coefficients(device: Device, rows: Rows, dtype: str, source: str) -> di
     }
 
 
-def attention_arguments(rows: Rows) -> dict[str, FloatArray]:
+def attention_arguments(rows: Rows) -> dict[str, Any]:
     """Keyword arguments of `attention_seconds`; rows that do not state it are causal."""
     n = rows.numbers
     return {
@@ -232,11 +237,17 @@ def _same_ratio(found: dict[str, Coefficient], source: str) -> dict[str, Coeffic
     return {"attention.backward.efficiency": Coefficient(value, text, mine.rows, mine.residual + 0.05)}
 
 
+def bare(name: str) -> Device:
+    """The device without fitted coefficients: a fit must not depend on the one before."""
+    return replace(catalog.device(name), coefficients={}, fitted_on="")
+
+
 def gemm_catalog(rows: Rows) -> dict[str, dict[str, Coefficient]]:
     """Device -> coefficients for every device and dtype with enough rows."""
     found: dict[str, dict[str, Coefficient]] = {}
+    mine: dict[str, Coefficient]
     for name in GEMM_DEVICES:
-        device, mine = catalog.device(name), {}
+        device, mine = bare(name), {}
         for dtype, others in (("bf16", ("bf16", "fp16")), ("fp8", ("fp8",)), ("fp4", ("fp4",)), ("int8", ("int8",))):
             keep = (
                 (rows.words["device"] == name)
@@ -257,5 +268,5 @@ def attention_catalog(rows: Rows) -> dict[str, dict[str, Coefficient]]:
     for name in REFERENCE_KERNELS:
         part = rows.take(rows.words["device"] == name)
         text = f"least squares on attention_measured.csv, {name}"
-        found[name] = attention_coefficients(catalog.device(name), part, text)
+        found[name] = attention_coefficients(bare(name), part, text)
     return found

@@ -29,7 +29,7 @@ def _quantity(parse: Callable[[object], float], positive: bool) -> Any:
     return PlainValidator(check)
 
 
-class _Refused(ValueError):
+class RefusedError(ValueError):
     """Carries `InputError` faults through pydantic."""
 
     def __init__(self, error: InputError) -> None:
@@ -37,12 +37,12 @@ class _Refused(ValueError):
         self.faults = error.faults
 
 
-def _ours(error: InputError) -> _Refused:
-    return _Refused(error)
+def _ours(error: InputError) -> RefusedError:
+    return RefusedError(error)
 
 
 def _no_quotes(value: Any) -> Any:
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, (bool, str)):
         what = f"value {value!r} is not a number"
         raise _ours(InputError(Fault(what, why="numbers stand without quotes", fix="a bare number")))
     return value
@@ -75,6 +75,7 @@ class CoefficientFile(Strict):
     residual: Annotated[Number, Field(ge=0)] = 0.0
 
     def build(self) -> Coefficient:
+        """The domain object."""
         return Coefficient(self.value, self.source, self.rows, self.residual)
 
 
@@ -102,10 +103,11 @@ class DeviceFile(Strict):
         """`Device`, with the coefficients of `coefficients_from` where it has none of its own."""
         own = {name: c.build() for name, c in self.coefficients.items()}
         fitted_on = self.coefficients_from or (self.name if own else "")
+        peaks: dict[str, float] = {str(dtype): peak for dtype, peak in self.peak_flops.items()}
         return Device(
-            self.name, self.vendor, self.kind, self.generation, dict(self.peak_flops), self.memory, self.memory_bandwidth,
-            self.l2 or 0.0, self.n_sm or 0, self.tdp or 0.0, self.launch, {**(inherited or {}), **own}, dict(self.sources),
-            self.confidence, fitted_on,
+            self.name, self.vendor, self.kind, self.generation, peaks, self.memory, self.memory_bandwidth,
+            self.l2 or 0.0, self.n_sm or 0, self.tdp or 0.0, self.launch, {**(inherited or {}), **own},
+            dict(self.sources), self.confidence, fitted_on,
         )  # fmt: skip
 
 

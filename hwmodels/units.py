@@ -121,10 +121,8 @@ def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {steps[-1][1]}"
     size = abs(value)
-    for scale, unit in steps:
-        # 0.9995 of a step prints as 1.00 of it, never as 1000 of the step below.
-        if size >= scale * 0.9995:
-            break
+    # 0.9995 of a step prints as 1.00 of it, never as 1000 of the step below.
+    scale, unit = next((step for step in steps if size >= step[0] * 0.9995), steps[-1])
     number = value / scale
     digits = 0 if abs(number) >= 99.95 else 1 if abs(number) >= 9.995 else 2
     return f"{number:.{digits}f} {unit}"

@@ -4,7 +4,8 @@ A member says what moves; the law says how long that takes. For a group of `r` r
 `N` nodes (`n = r N`), with `b` bytes by the nccl-tests convention::
 
     intra(b) = min over protocols p in (ll, ll128, simple, nvls) of
-               latency_p + hop_p (r - 1) + wire b / (reach(r) x efficiency_p x group(r))
+               latency_p + hop_p steps + wire b / (reach(r) x efficiency_p x group(r))
+    steps    = r - 1 up to 8 ranks, growing with log2 beyond
     group(r) = (r - 1)/(r - 1 + h) x (7 + h)/7 x (2/r)^slope, at most 1
                small groups reach less (trap 4); on a PCIe tree large ones do (slope > 0)
     inter(b) = min over (small, bulk) of
@@ -17,8 +18,9 @@ A member says what moves; the law says how long that takes. For a group of `r` r
 
 `wire` is the bytes that one GPU must send (or receive) per byte of `b`, `out` those that leave the
 fullest node per byte of `b` (a ring over all ranks crosses every node with nearly all of its data, a
-tree that starts from in-switch reduction with less); `reach` is the GPU's bandwidth towards its group; the rail bandwidth
-of a group is its GPUs' share of the node's ports, because groups of stride `s` run side by side.
+tree that starts from in-switch reduction with less); `reach` is the GPU's bandwidth towards its
+group; the rail bandwidth of a group is its GPUs' share of the node's ports, because groups of stride
+`s` run side by side.
 Each branch is affine and increasing in `b`, so the minimum is increasing and concave, and with
 efficiencies of at most 1 nothing beats the bandwidth bound. References: Thakur et al. 2005,
 "Optimization of Collective Communication Operations in MPICH" (alpha-beta costs); NCCL's
@@ -107,6 +109,8 @@ INTRA_DEFAULTS = {
     "nvls.latency": _assumed(22e-6, "NVLS from about 2 MiB (trap 4)"),
     "nvls.hop": _assumed(0.0, "one hop through the switch whatever the group"),
     "nvls.efficiency": _assumed(0.61, "NVLS busbw 475 GB/s over 450 GB/s with 8 GPUs is 271 GB/s of data"),
+    "send_recv.simple.efficiency": _assumed(0.83, "peer copies: 376-396 of 450 GB/s on NVLink 4, 746 of 900 on 5"),
+    "send_recv.group_half": _assumed(0.0, "a pair is all there is"),
     "group_slope": _assumed(0.0, "a switch serves any group alike"),
     "tree.cost": _assumed(1.25, "a tree passes 2 b where the ring passes 2 (n-1)/n b, with shallower pipelines"),
     "group_half": _assumed(0.35, "2-GPU groups reach 37-78% of the link (trap 4)"),
@@ -151,6 +155,8 @@ def intra_seconds(member: Collective, link: Link, nbytes: FloatArray, group: Gro
         return link_coefficient(link, member.name, name, INTRA_DEFAULTS).value
 
     peers = np.maximum(group.ranks - 1.0, 0.0)
+    # Beyond the eight ranks that were measured, trees keep the steps logarithmic.
+    steps = np.where(peers > 7.0, 7.0 * (1.0 + np.log2(np.maximum(peers, 7.0) / 7.0)), peers)
     half = value("group_half")
     fill = peers / np.maximum(peers + half, 1e-9) * (7.0 + half) / 7.0
     fill = np.minimum(fill * (2.0 / np.maximum(group.ranks, 2.0)) ** value("group_slope"), 1.0)
@@ -159,10 +165,10 @@ def intra_seconds(member: Collective, link: Link, nbytes: FloatArray, group: Gro
     best = np.full(nbytes.shape, np.inf)
     for p in PROTOCOLS:
         rate = np.maximum(np.minimum(value(f"{p}.efficiency"), 1.0) * fill, 1e-6)
-        seconds = value(f"{p}.latency") + value(f"{p}.hop") * peers + nbytes * per_byte / rate
+        seconds = value(f"{p}.latency") + value(f"{p}.hop") * steps + nbytes * per_byte / rate
         best = np.minimum(best, seconds)
     if member.reduces_in_switch and link.nvls:
-        start = value("nvls.latency") + value("nvls.hop") * peers
+        start = value("nvls.latency") + value("nvls.hop") * steps
         rate = reach * min(value("nvls.efficiency"), 1.0)
         seconds = start + nbytes * member.switch_wire(group) / rate
         best = np.where(in_switch(member, link, group), np.minimum(best, seconds), best)

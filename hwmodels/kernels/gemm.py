@@ -23,7 +23,10 @@ Guide" (tile and wave quantisation); Osama et al. 2023 "Stream-K"; Williams et a
 CPU law (one core, a BLAS with packed panels)::
 
     t = floor + batch 2 m n k / (peak x efficiency x m/(m+m_half) x n/(n+n_half) x k/(k+k_half))
-      + memory / bandwidth
+      + batch (read e k (m + n) + write o m n) / bandwidth
+
+`read` and `write` are passes over memory: a cache that holds the operands brings them below 1, fresh
+pages for the result above.
 """
 
 from __future__ import annotations
@@ -64,6 +67,8 @@ GEMM_DEFAULTS = {
     "cpu_half_m": _assumed(12.0, "panel overhead"),
     "cpu_half_n": _assumed(24.0, "panel overhead"),
     "cpu_half_k": _assumed(24.0, "panel overhead"),
+    "cpu_read": _assumed(1.0, "operands come from memory once"),
+    "cpu_write": _assumed(1.0, "the result goes to memory once"),
     "cpu_floor": _assumed(5e-6, "dispatch of one operator in eager PyTorch"),
 }
 
@@ -91,10 +96,9 @@ def _positive(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
     return result
 
 
-def _gpu_chunk(
-    m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray, c: dict[str, float], n_sm: float
-) -> FloatArray:
-    """Seconds of a slice of the batch; `c` holds plain floats."""
+def _gpu_chunk(sizes: list[FloatArray], c: dict[str, float], n_sm: float) -> FloatArray:
+    """Seconds of a slice of the batch (m, n, k, batch); `c` holds plain floats."""
+    m, n, k, batch = sizes
     per_sm = c["peak"] * c["efficiency"] / n_sm
     k_work = np.ceil(k * (1 / 16)) * 16.0 + c["k_ramp"]
     best = np.full(m.shape, np.inf)
@@ -125,11 +129,13 @@ def _gpu_chunk(
     return np.where(flop > 0, seconds * c["factor"], 0.0)
 
 
-def _cpu_chunk(m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray, c: dict[str, float]) -> FloatArray:
-    """Seconds of a slice of the batch on one core."""
+def _cpu_chunk(sizes: list[FloatArray], c: dict[str, float]) -> FloatArray:
+    """Seconds of a slice of the batch (m, n, k, batch) on one core."""
+    m, n, k, batch = sizes
     # m/(m+h) written as 1/(1 + h/m) would divide by zero for empty products.
     work = (m + c["cpu_half_m"]) * (n + c["cpu_half_n"]) * (k + c["cpu_half_k"])
-    traffic = (c["in"] * k * (m + n) + c["out"] * m * n) * batch * (1.0 / c["bandwidth"])
+    moved = c["cpu_read"] * c["in"] * k * (m + n) + c["cpu_write"] * c["out"] * m * n
+    traffic = moved * batch * (1.0 / c["bandwidth"])
     seconds = c["cpu_floor"] + 2.0 * batch * work / (c["peak"] * c["cpu_efficiency"]) + traffic
     return np.where(m * n * k * batch > 0, seconds, 0.0)
 
@@ -192,9 +198,9 @@ def gemm_seconds(
         part = slice(start, start + _CHUNK)
         piece = [array[part] for array in flat]
         if device.kind == "cpu":
-            seconds[part] = _cpu_chunk(*piece, c)
+            seconds[part] = _cpu_chunk(piece, c)
         else:
-            seconds[part] = _gpu_chunk(*piece, c, float(device.n_sm or 100))
+            seconds[part] = _gpu_chunk(piece, c, float(device.n_sm or 100))
     name = "cpu_efficiency" if device.kind == "cpu" else "efficiency"
     spread = device.spread_of(gemm_coefficient(device, dtype, name))
     return Estimate.of(seconds.reshape(arrays[0].shape), spread)
