@@ -163,7 +163,7 @@ def test_a_thousand_rows_and_64_stages(tmp_path):
     path = write_report(
         tmp_path / "big.html", title="big", inputs={}, rows=samples.rows(1000), step=samples.step(64, events)
     )
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60  # seconds on an idle machine: 2
     assert path.stat().st_size < 4_000_000
     page = Page(path.read_text())
     assert page.count("tr") > 1000
