@@ -1,0 +1,275 @@
+"""Embedding, decoder layer and head of one micro-batch on one rank: seconds by direction, bytes saved for backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hwmodels import kernels
+from planner.model.spec import DecoderLayer, LatentAttention, Mlp, Moe, Weight
+from tests.reference.ops import Parts, Rank
+
+
+@dataclass
+class Block:
+    """Seconds and bytes of one block. `again` is what recomputation adds to the backward."""
+
+    forward: Parts
+    input_gradient: Parts
+    weight_gradient: Parts
+    again: Parts
+    saved: float
+    """Under the layout's recomputation."""
+    saved_whole: float
+    saved_core: float
+
+
+NOTHING = Parts(0.0, 0.0, 0.0)
+
+
+def _finish(rank: Rank, saved: float, core: float, kept_whole: float, *, layer: bool) -> Block:
+    """Sum the items. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
+    recompute = rank.layout.recompute
+    again, kept = NOTHING, saved + core
+    if recompute == "full" and (layer or "recompute-head" in rank.as_product):
+        again = rank.parts("F", ("full", "selective"))
+    if recompute == "selective":
+        again = rank.parts("F", ("selective",))
+    if layer:
+        kept = {"none": saved + core, "selective": saved, "full": kept_whole}[recompute]
+    return Block(rank.parts("F"), rank.parts("I"), rank.parts("W"), again, kept, saved + core, core)
+
+
+def _norm(rank: Rank, name: str) -> None:
+    n = rank.tokens_sp * rank.hidden * rank.width
+    if rank.preset.fused_norm:
+        rank.moved(name, "F", 2 * n)
+        rank.moved(f"{name}.grad", "I", 3 * n, 2)
+    else:
+        rank.moved(name, "F", 6 * n, 4)
+        rank.moved(f"{name}.grad", "I", 10 * n, 8)
+
+
+def _residual(rank: Rank, name: str) -> None:
+    """Read branch and residual, write their sum; dropout adds a mask, and a pass when it is apart."""
+    n, w = rank.tokens_sp * rank.hidden, rank.width
+    if not rank.preset.dropout:
+        rank.moved(name, "F", 3 * w * n)
+        rank.moved(f"{name}.grad", "I", 3 * w * n)
+        return
+    apart = not rank.preset.fused_elementwise
+    rank.moved(name, "F", n * (3 * w + 1 + (2 * w if apart else 0)), 2 if apart else 1)
+    rank.moved(f"{name}.grad", "I", n * (2 * w + 1))
+
+
+def _activation(rank: Rank, name: str, rows: float, features: float, gated: bool) -> None:
+    n = rows * features * rank.width
+    read = 2 if gated else 1
+    if rank.preset.fused_elementwise:
+        extra, launches = 0, 1
+    else:
+        extra, launches = (2, 2) if gated else (3, 3)
+    rank.moved(name, "F", n * (read + 1 + extra), launches)
+    rank.moved(f"{name}.grad", "I", n * (2 * read + 1 + 2 * extra), 2 * launches - 1)
+
+
+def _heads(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
+    """Query and key-value heads on this rank; fewer KV heads than ranks are copied."""
+    a = layer.attention
+    return a.n_heads / rank.layout.tp, max(a.n_kv_heads / rank.layout.tp, 1.0)
+
+
+def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
+    """Returns bytes saved besides the core, and those of the core."""
+    a, w = layer.attention, rank.width
+    heads, kv = _heads(rank, layer)
+    weights = [p for p in a.parameters(rank.model.hidden) if isinstance(p, Weight)]
+    rank.enter("attention.qkv")
+    done: set[str] = set()
+    for weight in weights:
+        name = weight.fused_with or weight.name
+        if weight.name == "o" or name in done:
+            continue
+        done.add(name)
+        together = [p for p in weights if p.name != "o" and (p.fused_with or p.name) == name]
+        rows = rank.tokens_sp if weight.shard == "replicated" else rank.tokens
+        rank.linear(f"attention.{name}", rows, rank.rows_in(weight), sum(rank.columns(p) for p in together))
+    qk = w * rank.tokens * a.qk_dim * (heads + kv)
+    if not rank.model.learned_positions:
+        passes, launches = (2, 2) if rank.preset.fused_elementwise else (5, 8)
+        for way in ("F", "I"):
+            rank.moved("rotary" + way, way, passes * qk * rank.model.rotary_fraction, launches)
+    if getattr(a, "qk_norm", None):
+        rank.moved("qk_norm", "F", 2 * qk, 2)
+        rank.moved("qk_norm.grad", "I", 3 * qk, 2)
+    fused = rank.preset.attention in ("flash", "sdpa-cpu")
+    core = _fused_core(rank, layer) if fused else _unfused_core(rank, layer)
+    out = next(p for p in weights if p.name == "o")
+    rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out))
+    rank.leave("attention.o")
+    # Context parallelism: keys and values of the whole sequence, and the way back of their gradients.
+    gathered = w * rank.tokens * rank.layout.cp * kv * (a.qk_dim + a.v_dim)
+    rank.collective("kv", "F", "all_gather", "cp", gathered)
+    rank.collective("kv", "I", "all_gather", "cp", gathered)
+    rank.collective("kv", "I", "reduce_scatter", "cp", gathered)
+    saved = rank.tokens_sp * rank.hidden + rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
+    saved += rank.tokens * heads * a.v_dim
+    if isinstance(a, LatentAttention):
+        saved += 2 * rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
+    return w * saved, core
+
+
+def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
+    """One kernel; saves the softmax statistic of each row (fp32).
+
+    Context parallelism deals 2·cp chunks so that each rank has one from either end of the
+    sequence (Llama 3, arXiv 2407.21783, section 3.3.2): rank 0 runs its chunk of s/(2·cp) queries
+    over the first s/(2·cp) keys and over all keys, s(s + 1)/(2·cp) pairs like every other rank.
+    """
+    a, s = layer.attention, float(rank.workload.seq_len)
+    heads, kv = _heads(rank, layer)
+    impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else "flash"
+    chunks = [(rank.seq, s)]
+    if rank.layout.cp > 1 and "cp-last-chunk" not in rank.as_product:
+        chunks = [(rank.seq / 2, rank.seq / 2), (rank.seq / 2, s)]
+    for way, direction, rerun in (("F", "forward", "selective"), ("I", "backward", "full")):
+        total = 0.0
+        for queries, keys in chunks:
+            one = kernels.attention_seconds(
+                rank.cluster.device, batch=rank.layout.mbs, q_len=queries, kv_len=keys, n_heads=heads,
+                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=True, window=a.window,
+                direction=direction, dtype=rank.workload.precision, impl=impl,
+            )  # fmt: skip
+            total += float(one.mid)
+        rank.kernel("core" + way, way, total, len(chunks), rerun)
+    return 4.0 * rank.tokens * heads
+
+
+def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
+    """Scores, softmax, dropout, values; saves softmax, mask and dropout output: the 5as/h of equation 1."""
+    a, w, s = layer.attention, rank.width, float(rank.workload.seq_len)
+    heads, _ = _heads(rank, layer)
+    batch = rank.layout.mbs * heads
+    scores = batch * rank.seq * s
+    passes, launches = (2, 1) if rank.preset.attention == "unfused-fused-softmax" else (8, 4)
+
+    def product(name: str, way: str, m: float, n: float, k: float) -> None:
+        rank.gemm(name, way, m, n, k, batch=batch, impl="batched", rerun="selective" if way == "F" else "full")
+
+    product("scores", "F", rank.seq, s, a.qk_dim)
+    product("values", "F", rank.seq, a.v_dim, s)
+    product("dP", "I", rank.seq, s, a.v_dim)
+    product("dV", "W", s, a.v_dim, rank.seq)
+    product("dQ", "I", rank.seq, a.qk_dim, s)
+    product("dK", "W", s, a.qk_dim, rank.seq)
+    rank.moved("softmax", "F", passes * w * scores, launches, "selective")
+    rank.moved("softmax.grad", "I", (passes + 1) * w * scores, launches)
+    if not rank.preset.dropout:
+        return scores * w
+    rank.moved("dropout", "F", (2 * w + 1) * scores, 1, "selective")
+    rank.moved("dropout.grad", "I", (2 * w + 1) * scores)
+    return scores * (2 * w + 1)
+
+
+def _dense(rank: Rank, name: str, weights: list[Weight], gated: bool) -> float:
+    """Column-split up (and gate), activation, row-split down; returns bytes saved inside."""
+    rank.enter(f"{name}.up")
+    down = weights[-1]
+    wide = sum(rank.columns(p) for p in weights[:-1])
+    rank.linear(f"{name}.up", rank.tokens, rank.hidden, wide)
+    _activation(rank, f"{name}.act", rank.tokens, rank.rows_in(down), gated)
+    rank.linear(f"{name}.down", rank.tokens, rank.rows_in(down), rank.hidden)
+    rank.leave(f"{name}.down")
+    return rank.width * rank.tokens * (wide + rank.rows_in(down))
+
+
+def _mlp(rank: Rank, ffn: Mlp) -> float:
+    weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
+    return rank.width * rank.tokens_sp * rank.hidden + _dense(rank, "mlp", weights, ffn.gated)
+
+
+def _moe(rank: Rank, ffn: Moe) -> float:
+    """Route, dispatch over ep, gather over etp, experts, and back; tokens balanced over experts."""
+    lay, w, h = rank.layout, rank.width, rank.hidden
+    weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
+    experts = [p for p in weights if p.expert]
+    shared = [p for p in weights if p.name in ("shared_gate", "shared_up", "shared_down")]
+    routed = rank.tokens_sp * ffn.top_k
+    scores = rank.tokens_sp * ffn.n_experts * 4.0
+    rank.linear("router", rank.tokens_sp, h, ffn.n_experts)
+    # Without sequence parallelism the tp ranks hold the same tokens: nothing to gather, partial sums to add.
+    same = lay.tp > 1 and not lay.sp and lay.etp > 1 and "etp-gathers-copies" not in rank.as_product
+    for way in ("F", "I"):
+        rank.moved("route" + way, way, 4 * scores, 6)
+        rank.moved("permute" + way, way, 2 * w * routed * h, 2)
+        rank.moved("unpermute" + way, way, (2 if way == "F" else 3) * w * routed * h, 2)
+        rank.collective("dispatch", way, "all_to_all", "ep", w * routed * h)
+        rank.collective("combine", way, "all_to_all", "ep", w * routed * h)
+        if same:
+            rank.collective("sum", way, "all_reduce", "etp", w * routed * h)
+            continue
+        rank.collective("gather", way, "all_gather", "etp", w * routed * h * lay.etp)
+        rank.collective("scatter", way, "reduce_scatter", "etp", w * routed * h * lay.etp)
+    held = ffn.n_experts / lay.ep
+    each = max(routed * lay.ep * (1 if same else lay.etp) / ffn.n_experts, 1.0)
+    narrow, wide = rank.rows_in(experts[-1]), sum(rank.columns(p) for p in experts[:-1])
+    rank.grouped("expert.up", each, h, wide, held)
+    _activation(rank, "expert.act", each * held, narrow, ffn.gated)
+    rank.grouped("expert.down", each, narrow, h, held)
+    rank.accumulate("experts", held * h * (wide + narrow))
+    saved = w * (rank.tokens_sp * h + each * held * (h + wide + narrow) + routed * h) + scores
+    if shared:
+        saved += _dense(rank, "shared", shared, ffn.gated)
+    return saved
+
+
+def decoder_layer(rank: Rank, layer: DecoderLayer) -> Block:
+    """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
+    rank = replace(rank, items=[])
+    for i in range(layer.n_norms):
+        _norm(rank, f"norm{i}")
+    saved, core = _attention(rank, layer)
+    _residual(rank, "attention.residual")
+    saved += _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
+    _residual(rank, "ffn.residual")
+    row = rank.tokens_sp * rank.hidden
+    saved += row * rank.width * layer.n_norms + (2 * row if rank.preset.dropout else 0.0)
+    if layer.parallel and "parallel-input-twice" not in rank.as_product:
+        saved -= row * rank.width  # attention and feed-forward read one normalised tensor
+    return _finish(rank, saved, core, row * rank.width, layer=True)
+
+
+def embedding(rank: Rank) -> Block:
+    """Look-up in the vocabulary shard, sum over tp; token numbers (8 bytes) and the dropout mask are saved."""
+    rank = replace(rank, items=[])
+    n = rank.tokens * rank.hidden * rank.width
+    rank.moved("lookup", "F", 2 * n)
+    rank.leave("embedding")
+    rank.moved("scatter", "W", 3 * n)
+    mask = 1.0 if rank.preset.dropout else 0.0
+    row = rank.tokens_sp * rank.hidden
+    if rank.model.learned_positions or rank.preset.dropout:
+        rank.moved("positions", "F", row * (3 * rank.width + mask), 2)
+        rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
+    return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, layer=False)
+
+
+def head(rank: Rank) -> tuple[Block, float, float]:
+    """Final norm, vocabulary-parallel projection and loss; also the logits' bytes kept and of their gradient."""
+    rank = replace(rank, items=[])
+    vocab = rank.model.vocab / rank.layout.tp
+    logits, w = rank.tokens * vocab, rank.width
+    _norm(rank, "final_norm")
+    rank.enter("head")
+    rank.linear("head", rank.tokens, rank.hidden, vocab)
+    if rank.preset.fused_cross_entropy:
+        rank.moved("loss", "F", 2 * w * logits, 1, "never")
+        rank.moved("loss.grad", "I", 2 * w * logits)
+        kept, gradient = w, w
+    else:
+        rank.moved("loss", "F", (w + 20) * logits, 6, "never")
+        rank.moved("loss.grad", "I", (w + 12) * logits, 3)
+        kept, gradient = w + 4, 4.0
+    # Maximum, target logit and sum of exponentials of each token.
+    rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
+    saved = 2 * rank.tokens_sp * rank.hidden * w
+    return _finish(rank, saved, 0.0, 0.0, layer=False), logits * kept, logits * gradient

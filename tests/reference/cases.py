@@ -1,0 +1,162 @@
+"""Layouts that the reference and the product are compared on: one of each strategy, and random legal ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from hwmodels.cluster import Cluster
+from hwmodels.cluster import load as load_cluster
+from planner import presets
+from planner.layout import Layout, RuleContext, divisors, faults
+from planner.model import load as load_model
+from planner.model.shape import from_shape
+from planner.model.spec import ModelSpec, Moe
+from planner.plan import Workload
+from planner.predict import predict
+from planner.results import Step
+from tests.reference.step import DIFFERENCES, Reference, reference
+
+
+@dataclass(frozen=True)
+class Case:
+    """One prediction to make."""
+
+    name: str
+    model: str
+    cluster: str
+    workload: Workload
+    layout: Layout
+
+    @property
+    def parts(self) -> tuple[ModelSpec, Cluster, Workload, Layout]:
+        return model_of(self.model), cluster_of(self.cluster), self.workload, self.layout
+
+
+@cache
+def found(case: Case) -> Step:
+    """What the product predicts."""
+    return predict(*case.parts)
+
+
+@cache
+def wanted(case: Case) -> Reference:
+    """What the reference finds, known differences imitated."""
+    return reference(*case.parts, DIFFERENCES)
+
+
+@cache
+def cluster_of(name: str) -> Cluster:
+    return load_cluster(name)
+
+
+@cache
+def model_of(name: str) -> ModelSpec:
+    """A catalog model, or one of three shapes made for these tests."""
+    gpt = {"hidden": 1024, "heads": 16, "vocab": 51200, "seq_len": 1024}
+    if name == "gpt":
+        return from_shape(name=name, layers=16, ffn_hidden=4096, tied=True, **gpt)
+    if name == "gpt-uneven":  # 14 = 16 - 2 layers: three, four, four, three on four stages
+        return from_shape(name=name, layers=14, tied=False, **gpt)
+    if name == "moe":  # two dense layers lead, eight experts of two after, one shared
+        return from_shape(
+            name=name, layers=8, n_experts=8, topk=2, moe_ffn_hidden=1024, shared_experts=1, n_dense_layers=2,
+            gated=True, bias=False, norm="rms", learned_positions=False, tied=False, kv_heads=4, **gpt,
+        )  # fmt: skip
+    return load_model(name)[0]
+
+
+def _case(name: str, model: str, cluster: str, framework: str, gbs: int, seq: int, precision: str = "bf16",
+          optimizer: str = "adamw", **degrees: object) -> Case:  # fmt: skip
+    workload = Workload(seq, gbs, precision, optimizer, framework)
+    return Case(name, model, cluster, workload, Layout(**degrees))  # type: ignore[arg-type]
+
+
+H, A, CPU = "dgx-h100:2", "dgx-a100:1", "cpu-local"
+INTER = "interleaved-1f1b"
+CASES: tuple[Case, ...] = (
+    _case("dp", "llama-3.2-1b", H, "generic", 64, 4096, dp=16, mbs=2),
+    _case("dp one micro-batch", "gpt", A, "megatron-2021", 8, 1024, "fp16", dp=8),
+    _case("zero-1", "llama-3.2-1b", H, "megatron", 64, 4096, dp=16, zero_stage=1),
+    _case("zero-1 deepspeed", "gpt", A, "deepspeed", 32, 1024, "fp16", dp=8, zero_stage=1, mbs=2),
+    _case("zero-2", "gpt", A, "deepspeed", 32, 1024, dp=8, zero_stage=2, mbs=2),
+    _case("zero-2 once a step", "llama-3.1-8b", H, "generic", 32, 4096, dp=16, zero_stage=2),
+    _case("zero-3", "llama-3.1-8b", H, "fsdp2", 32, 4096, dp=16, zero_stage=3),
+    _case("zero-3 generic", "llama-3.1-8b", H, "generic", 64, 4096, dp=16, zero_stage=3, recompute="full"),
+    _case("zero-3 composer", "gpt", A, "composer", 16, 1024, dp=8, zero_stage=3, mbs=2),
+    _case("hsdp", "llama-3.1-8b", H, "fsdp2", 32, 4096, dp=16, zero_stage=3, fsdp=8),
+    _case("hsdp zero-1", "llama-3.2-1b", H, "megatron", 32, 4096, dp=16, zero_stage=1, fsdp=4),
+    _case("tp", "llama-3.1-8b", A, "megatron", 8, 4096, tp=8),
+    _case("tp over kv heads", "qwen2.5-1.5b", A, "megatron", 8, 4096, tp=4, dp=2),
+    _case("tp sp", "llama-3.1-8b", A, "megatron", 8, 4096, tp=8, sp=1, recompute="selective"),
+    _case("tp sp 2022", "gpt", A, "megatron-2022", 8, 1024, "fp16", tp=4, sp=1, dp=2, recompute="selective", mbs=2),
+    _case("tp sgd", "gpt", A, "deepspeed-2022", 8, 1024, "fp16", "sgd", tp=2, dp=4, zero_stage=1),
+    _case("gpipe", "gpt", A, "generic", 16, 1024, pp=4, dp=2, schedule="gpipe"),
+    _case("1f1b", "gpt", A, "megatron-2021", 32, 1024, "fp16", tp=2, pp=4, mbs=2, recompute="full"),
+    _case("1f1b uneven", "gpt-uneven", A, "megatron", 16, 1024, pp=4, dp=2, zero_stage=1),
+    _case("interleaved", "gpt", H, "megatron-2021", 32, 1024, "fp16", tp=2, pp=4, vpp=2, dp=2, schedule=INTER),
+    _case("interleaved sp zero-1", "llama-3.1-8b", H, "megatron", 16, 4096, tp=2, sp=1, pp=4, vpp=4, dp=2,
+          zero_stage=1, schedule=INTER, recompute="selective"),
+    _case("interleaved zero-3", "gpt", H, "fsdp2", 32, 1024, pp=2, vpp=4, dp=8, zero_stage=3, schedule=INTER),
+    _case("zero-3 pipeline", "llama-3.1-8b", H, "fsdp2", 32, 4096, pp=2, tp=2, dp=4, zero_stage=3),
+    _case("tied over stages", "llama-3.2-1b", H, "megatron", 32, 4096, pp=4, dp=4, recompute="full"),
+    _case("cp", "llama-3.1-8b", H, "megatron", 8, 8192, cp=4, tp=2, dp=2, zero_stage=1),
+    _case("cp without dp", "gpt", A, "megatron-2021", 4, 1024, "fp16", cp=2, tp=4),
+    _case("moe ep", "moe", H, "megatron", 32, 1024, dp=16, ep=8, zero_stage=1),
+    _case("moe ep etp", "moe", H, "megatron", 32, 1024, tp=2, sp=1, dp=8, ep=4, etp=2, recompute="full"),
+    _case("moe pipeline", "moe", A, "generic", 16, 1024, pp=4, dp=2, ep=2, recompute="full"),
+    _case("moe hsdp", "moe", H, "fsdp2", 32, 1024, dp=16, ep=2, zero_stage=3, fsdp=4),
+    _case("moe tp alone", "moe", A, "megatron", 8, 1024, tp=8, sp=1),
+    _case("moe etp within tp", "moe", A, "generic", 8, 1024, tp=4, etp=4, dp=2),
+    _case("mixtral", "mixtral-8x7b", H, "megatron", 16, 4096, tp=2, sp=1, pp=2, dp=4, ep=8, zero_stage=1),
+    _case("mla", "deepseek-v2-lite", A, "megatron", 8, 4096, tp=2, sp=1, dp=4, ep=8, zero_stage=1),
+    _case("qk norm", "qwen3-0.6b", A, "fsdp2", 8, 4096, dp=8, zero_stage=3),
+    _case("window softcap", "gemma2-2b", A, "nemo", 8, 8192, tp=4, sp=1, dp=2),
+    _case("parallel block", "phi-2", A, "generic", 8, 2048, dp=8),
+    _case("fp32", "gpt", A, "generic", 8, 1024, "fp32", tp=2, dp=4, zero_stage=2),
+    _case("mesh", "llama-3.2-1b", "mi300x:1", "primus", 16, 4096, tp=4, sp=1, dp=2, zero_stage=1),
+    _case("ours dp", "tiny-llama", CPU, "ours", 8, 128, "fp32", dp=2, mbs=2),
+    _case("ours zero-1", "tiny-llama", CPU, "ours", 8, 128, "fp32", dp=2, zero_stage=1),
+    _case("ours zero-3", "tiny-llama", CPU, "ours", 8, 128, "fp32", dp=2, zero_stage=3, recompute="full"),
+    _case("ours pp", "tiny-llama", CPU, "ours", 8, 128, "fp32", "sgd", pp=2, schedule="gpipe"),
+    _case("ours interleaved", "tiny-llama", CPU, "ours", 8, 128, "bf16", pp=2, vpp=2, schedule=INTER),
+    _case("ours tp sp", "tiny-llama", CPU, "ours", 4, 128, "fp32", tp=2, sp=1),
+)  # fmt: skip
+
+_MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2")
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A random layout that keeps every rule."""
+    name = draw(st.sampled_from(_MODELS))
+    cluster = draw(st.sampled_from((A, H, "mi300x:1", "aws-p4d:2")))
+    framework = draw(st.sampled_from([n for n in presets.names() if n != "ours"]))
+    model, world, preset = model_of(name), cluster_of(cluster).n_ranks, presets.get(framework)
+    tp = draw(st.sampled_from(divisors(world, 8)))
+    cp = draw(st.sampled_from(divisors(world // tp, 2)))
+    pp = draw(st.sampled_from(divisors(world // tp // cp, 8)))
+    dp = world // (tp * cp * pp)
+    vpp = draw(st.sampled_from((1, 2, 4))) if pp > 1 else 1
+    schedule = INTER if vpp > 1 else draw(st.sampled_from(("1f1b", "gpipe")))
+    zero = draw(st.sampled_from(preset.zero_stages)) if dp * cp > 1 else 0
+    ep = etp = 1
+    if any(isinstance(layer.ffn, Moe) for layer in model.layers):
+        ep = draw(st.sampled_from(divisors(tp * cp * dp, 8)))
+        etp = draw(st.sampled_from(divisors(tp * cp * dp // ep, 4)))
+    mbs = draw(st.sampled_from((1, 2)))
+    gbs = mbs * dp * pp * draw(st.integers(1, 3))
+    layout = Layout(
+        tp=tp, sp=draw(st.integers(0, 1)) if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp, dp=dp, ep=ep, etp=etp,
+        zero_stage=zero, fsdp=draw(st.sampled_from((0, *divisors(dp)))) if zero else 0, mbs=mbs,
+        recompute=draw(st.sampled_from(("none", "selective", "full"))), schedule=schedule,
+    )  # fmt: skip
+    seq = draw(st.sampled_from((512, 1024)))
+    workload = Workload(
+        seq, gbs, draw(st.sampled_from(("bf16", "fp16", "fp32"))), draw(st.sampled_from(("adamw", "sgd"))), framework
+    )
+    assume(not faults(layout, RuleContext(model, gbs, seq, world, preset)))
+    return Case("random", name, cluster, workload, layout)

@@ -1,0 +1,373 @@
+"""The reference: seconds and bytes of one step of one layout, in plain floats.
+
+It follows the sources. Where the product is known to differ, the name of the difference stands in `DIFFERENCES`
+with what the source says; `reference(..., as_product=...)` imitates the named ones, so that everything else stays
+comparable to the last digit and each difference can be shown alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hwmodels import kernels
+from hwmodels.cluster import Cluster
+from planner import presets, schedule
+from planner.layout import Layout
+from planner.model.spec import DecoderLayer, ModelSpec, Moe, Parameter, Weight
+from planner.plan import Workload
+from planner.schedule import Kind, Schedule
+from tests.reference.blocks import Block, decoder_layer, embedding, head
+from tests.reference.ops import BYTES, Rank, axis_of, collective
+from tests.reference.timing import Durations, Plan, Played, play
+
+DIFFERENCES: dict[str, str] = {
+    "recompute-head": "full recomputation checkpoints decoder layers (2205.05198, section 5; Megatron-Core "
+    "recompute_granularity); the product reruns the embedding and the head as well",
+    "cp-last-chunk": "context parallelism deals 2·cp chunks, s²/(2·cp) causal pairs a rank (2407.21783, section "
+    "3.3.2); the product prices the last s/cp queries over all keys: (2 - 1/cp) times as many",
+    "accumulates-sharded": "gradients that are reduced once a step accumulate unsharded over micro-batches "
+    "(FSDP2 set_requires_gradient_sync; ZeRO, 1910.02054, section 5.2, reduces each); the product counts a shard",
+    "zero-gather-exposed": "overlap_param_gather hides the gather after a sharded optimizer behind the next forward "
+    "(Megatron-Core --overlap-param-gather; the preset's own docstring); the product always exposes it",
+    "expert-shard-traffic": "expert state is sharded over min(edp, fsdp·cp) ranks, so its collectives run over those "
+    "and an all-reduce over the replicas; the product moves it over all of edp",
+    "edp-without-dp": "experts are replicated tp·cp·dp/(ep·etp) times, so their gradients are reduced even where "
+    "dp·cp is 1; the product reduces nothing there",
+    "mean-chunk": "activations in flight follow the action list; the product takes the mean over a rank's virtual "
+    "stages times their number, whichever they are",
+    "gradient-of-every-logit": "of M micro-batches between forward and backward only the one at the loss has the "
+    "gradient of its logits; the product counts M gradients with gpipe",
+    "rebuilt-anywhere": "recomputation rebuilds a layer of the rank's own; the product takes the largest of the model",
+    "etp-gathers-copies": "without sequence parallelism the tp ranks hold the same tokens, which expert tensor "
+    "parallelism then shares (etp within tp); the product gathers etp equal copies and computes each",
+    "parallel-input-twice": "attention and feed-forward of a parallel layer read one normalised tensor; the product "
+    "saves it twice",
+}
+
+
+@dataclass
+class Reference:
+    """What the reference finds: bytes by category of each pipeline rank, seconds of each virtual stage and the step."""
+
+    memory: list[dict[str, float]]
+    forward_s: list[float]
+    backward_s: list[float]
+    took: Durations
+    played: Played
+    model_flops: float
+
+    @property
+    def step_s(self) -> float:
+        return self.played.step_s
+
+
+def layers_of_stages(model: ModelSpec, stages: int) -> list[list[DecoderLayer]]:
+    """Equal shares; else the first and last stage hold one layer fewer."""
+    n = len(model.layers)
+    if n % stages == 0:
+        shares = [n // stages] * stages
+    else:
+        share = (n + 2) // stages
+        shares = [share - (s in (0, stages - 1)) for s in range(stages)]
+    assert sum(shares) == n
+    rest = list(model.layers)
+    return [[rest.pop(0) for _ in range(share)] for share in shares]
+
+
+def elements(parameters: Iterable[Parameter], lay: Layout) -> tuple[float, float]:
+    """(dense, expert) parameters on one rank before data-parallel sharding."""
+    dense = expert = 0.0
+    for p in parameters:
+        if not isinstance(p, Weight):
+            dense += p.size / lay.tp if p.shard == "column" else p.size
+            continue
+        degree = lay.etp if p.expert else lay.tp
+        n_in, n_out = float(p.n_in), float(p.n_out)
+        if p.shard == "column":
+            n_out = max(n_out / degree, float(min(p.min_out, p.n_out)))
+        elif p.shard == "row":
+            n_in = n_in / degree
+        one = n_in * n_out + (n_out if p.bias else 0.0)
+        if p.expert:
+            expert += one * p.copies / lay.ep
+        else:
+            dense += one * p.copies
+    return dense, expert
+
+
+@dataclass
+class _Stage:
+    """One virtual stage: its rank, blocks and parameters."""
+
+    rank: int
+    layers: list[Block]
+    ends: list[Block]
+    dense: float
+    expert: float
+
+    @property
+    def blocks(self) -> list[Block]:
+        return self.layers + self.ends
+
+
+class _Step:
+    def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout, as_product: frozenset[str]):
+        self.model, self.cluster, self.workload, self.lay, self.as_product = model, cluster, workload, lay, as_product
+        self.preset = presets.get(workload.framework)
+        self.schedule: Schedule = schedule.get(lay.schedule)
+        self.microbatches = workload.gbs // (lay.mbs * lay.dp)
+        self.width, self.grad = BYTES[workload.precision], BYTES[self.preset.gradient_dtype(workload.precision)]
+        self.one = Rank(model, workload, lay, cluster, self.preset, as_product)
+        self.head, self.logits_kept, self.logits_gradient = head(self.one)
+        self.embedding = embedding(self.one)
+        self.shard = (lay.fsdp or lay.dp) * lay.cp
+        self.edp = axis_of(lay, "edp")[0]
+        self.expert_shard = min(self.edp, self.shard)
+        self.stages = self._stages()
+        self.plan = self._plan()
+
+    def _stages(self) -> list[_Stage]:
+        lay, model, made = self.lay, self.model, {}
+        found, groups = [], layers_of_stages(model, lay.pp * lay.vpp)
+        for s, layers in enumerate(groups):
+            for layer in layers:
+                if layer not in made:
+                    made[layer] = (decoder_layer(self.one, layer), elements(layer.parameters(model.hidden), lay))
+            dense = sum(made[layer][1][0] for layer in layers)
+            ends = []
+            if s == 0:
+                ends.append(self.embedding)
+                dense += elements(model.embedding_parameters(), lay)[0]
+            if s == len(groups) - 1:
+                ends.append(self.head)
+                dense += elements(model.head_parameters(), lay)[0]
+                if model.tied_embeddings and lay.pp > 1:
+                    dense += model.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
+            expert = sum(made[layer][1][1] for layer in layers)
+            rank = self.schedule.rank_of(s, lay.pp)
+            found.append(_Stage(rank, [made[layer][0] for layer in layers], ends, dense, expert))
+        self.made = made
+        return found
+
+    # -- communication --------------------------------------------------------------------------
+
+    def _plan(self) -> Plan:
+        lay, p = self.lay, self.preset
+        plan = Plan(1, "none", 1, "none", not p.p2p_overlap, False, self.model.tied_embeddings and lay.pp > 1)
+        experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
+        if lay.dp * lay.cp == 1 and ("edp-without-dp" in self.as_product or not experts or self.edp == 1):
+            return plan
+        plan.buckets = min(max(len(self.model.layers) // (lay.pp * lay.vpp), 1), 40)
+        if lay.zero_stage >= 3:
+            keeps = lay.pp > 1 or not p.reshard_after_forward
+            plan.unshard, plan.prefetch = ("once" if keeps else "each"), int(p.overlap_param_gather)
+            plan.reduce = "each" if p.reduce_each_microbatch and not keeps else "bucketed"
+            return plan
+        if lay.zero_stage == 2 and p.reduce_each_microbatch and lay.pp == 1:
+            plan.reduce = "each"
+        elif p.overlap_grad_reduce:
+            plan.reduce = "bucketed"
+        else:
+            plan.reduce, plan.buckets = "end", 1
+        if lay.zero_stage >= 1:
+            hidden = p.overlap_param_gather and "zero-gather-exposed" not in self.as_product
+            plan.gather_after, plan.unshard = not hidden, "once" if hidden else "none"
+        return plan
+
+    def _over(self, op: str, axis: str, nbytes: float) -> float:
+        return collective(self.cluster, op, nbytes, *axis_of(self.lay, axis))
+
+    def _expert_traffic(self, op: str, nbytes: float) -> float:
+        """Over the shard group of the experts; `op` all_gather or reduce_scatter (with its replicas)."""
+        lay, stride = self.lay, self.lay.ep * self.lay.etp
+        size = self.edp if "expert-shard-traffic" in self.as_product else self.expert_shard
+        seconds = collective(self.cluster, op, nbytes, size, stride)
+        if op == "reduce_scatter" and size < self.edp:
+            seconds += collective(self.cluster, "all_reduce", nbytes / size, self.edp // size, stride * size)
+        return seconds if lay.zero_stage else 0.0
+
+    def _reduce(self, dense: float, expert: float) -> float:
+        """One bucket of gradients."""
+        dense, expert = dense * self.grad / self.plan.buckets, expert * self.grad / self.plan.buckets
+        if self.lay.zero_stage == 0:
+            return self._over("all_reduce", "dp_cp", dense) + self._over("all_reduce", "edp", expert)
+        seconds = self._over("reduce_scatter", "fsdp", dense) + self._over("all_reduce", "replica", dense / self.shard)
+        return seconds + self._expert_traffic("reduce_scatter", expert)
+
+    def _gather(self, dense: float, expert: float) -> float:
+        seconds = self._over("all_gather", "fsdp", dense * self.width)
+        return seconds + self._expert_traffic("all_gather", expert * self.width)
+
+    def _sends(self) -> list[float]:
+        """Out of each rank to the next one: the boundary activation over the slowest of its pairs."""
+        lay, c = self.lay, self.cluster
+        boundary = self.one.tokens_sp * self.one.hidden * self.width
+        shares = self.preset.scatter_gather_p2p and not lay.sp and lay.tp > 1
+        stage = lay.tp * lay.cp * lay.dp
+        found = []
+        for r in range(lay.pp):
+            onward = (r + 1) % lay.pp
+            pairs = ((r * stage + i, onward * stage + i) for i in range(stage))
+            apart = any(a // c.gpus_per_node != b // c.gpus_per_node for a, b in pairs)
+            sent = boundary / lay.tp if shares else boundary
+            # Two ranks in one node, or in two (then one a node: a stride of a whole node).
+            one = collective(c, "send_recv", sent, 2, c.gpus_per_node if apart else 1) if lay.pp > 1 else 0.0
+            found.append(one + (self._over("all_gather", "tp", boundary) if shares else 0.0))
+        return found
+
+    def _optimizer(self, dense: float, expert: float) -> float:
+        lay, p, w = self.lay, self.preset, self.workload
+        n = dense + expert if lay.zero_stage == 0 else dense / self.shard + expert / self.expert_shard
+        adam = w.optimizer == "adamw"
+        if p.fused_optimizer:
+            each = self.grad + 2 * ((8 if adam else 0) + 4) + (0 if w.precision == "fp32" else self.width)
+            launches = 1
+        else:
+            each, launches = (4 * (2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), 8) if adam else (12, 2)
+        each += self.grad if p.clips_gradients else 0
+        return float(kernels.memory_seconds(self.cluster.device, n * each / launches).mid) * launches
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def time(self) -> tuple[Durations, list[float], list[float]]:
+        lay, plan, stages = self.lay, self.plan, self.stages
+        k, taken = plan.buckets, 1.0 - float(self.cluster.overlap.value)
+        host = float(self.preset.microbatch_s.value) / lay.vpp
+        forward = [sum(b.forward.total for b in s.blocks) + host for s in stages]
+        backward = [
+            sum(b.input_gradient.total + b.again.total + b.weight_gradient.total for b in s.blocks) for s in stages
+        ]
+        unshard = [self._gather(s.dense / k, s.expert / k) if plan.unshard != "none" else 0.0 for s in stages]
+        reduce = [self._reduce(s.dense, s.expert) if plan.reduce != "none" else 0.0 for s in stages]
+        # A gather that is prefetched runs beside compute and slows it by what it takes.
+        tax = [taken * u if plan.prefetch and plan.unshard == "each" else 0.0 for u in unshard]
+        pieces = []
+        for i, s in enumerate(stages):
+            cut = [(forward[i] - sum(b.forward.total for b in s.ends)) / k + tax[i]] * k
+            cut[0] += self.embedding.forward.total if i == 0 else 0.0
+            cut[-1] += self.head.forward.total if i == len(stages) - 1 else 0.0
+            pieces.append(cut)
+        ranks = [[s for s in stages if s.rank == r] for r in range(lay.pp)]
+        dense, expert = ([sum(getattr(s, n) for s in held) for held in ranks] for n in ("dense", "expert"))
+        onward = self._sends()
+        took = Durations(
+            forward=pieces,
+            backward=[[b / k + t] * k for b, t in zip(backward, tax, strict=True)],
+            extra=[taken * r if plan.reduce in ("bucketed", "each") else 0.0 for r in reduce],
+            unshard=unshard,
+            reduce=reduce,
+            send_forward=onward,
+            send_backward=[onward[r - 1] for r in range(lay.pp)],
+            optimizer=[self._optimizer(d, e) for d, e in zip(dense, expert, strict=True)],
+            gather=[self._gather(d, e) if plan.gather_after else 0.0 for d, e in zip(dense, expert, strict=True)],
+            sync=self._over("all_reduce", "world", 4.0) if self.preset.clips_gradients else 0.0,
+            tied=self._tied(),
+            step=float(self.preset.step_s.value),
+        )
+        return took, forward, backward
+
+    def _tied(self) -> float:
+        if not self.plan.tied:
+            return 0.0
+        lay, gpn = self.lay, self.cluster.gpus_per_node
+        nbytes = self.model.vocab * self.model.hidden / lay.tp * self.grad
+        far = (lay.pp - 1) * lay.tp * lay.cp * lay.dp  # from a rank of the first stage to its peer of the last
+        return collective(self.cluster, "all_reduce", nbytes, 2, gpn if far >= gpn else 1)
+
+    # -- memory ---------------------------------------------------------------------------------
+
+    def _flight(self) -> tuple[list[float], int]:
+        """Activation bytes at each rank's peak, and most micro-batches between the last stage's F and B."""
+        peaks, at_loss = [], 0
+        for r, actions in enumerate(self.schedule.actions(self.lay.pp, self.microbatches, self.lay.vpp)):
+            saved = {s: sum(b.saved for b in stage.blocks) for s, stage in enumerate(self.stages) if stage.rank == r}
+            held = peak = 0.0
+            count = most = open_last = 0
+            for action in actions:
+                sign = 1 if action.kind is Kind.FORWARD else -1
+                held, count = held + sign * saved[action.stage], count + sign
+                open_last += sign if action.stage == len(self.stages) - 1 else 0
+                peak, most, at_loss = max(peak, held), max(most, count), max(at_loss, open_last)
+            if "mean-chunk" in self.as_product:
+                peak = most * sum(saved.values()) / len(saved)
+            peaks.append(peak)
+        return peaks, at_loss
+
+    def _rebuilt(self, rank: int) -> float:
+        """The largest layer (or attention core) that the rank's recomputation rebuilds at a time."""
+        own = [b for s in self.stages if s.rank == rank for b in s.layers]
+        if "rebuilt-anywhere" in self.as_product:
+            own = [block for block, _ in self.made.values()]
+        if self.lay.recompute == "full":
+            return max(b.saved_whole for b in own)
+        return max(b.saved_core for b in own) if self.lay.recompute == "selective" else 0.0
+
+    def memory(self) -> list[dict[str, float]]:
+        lay, z = self.lay, self.lay.zero_stage
+        main = 0 if self.workload.precision == "fp32" else 4
+        states = (8 if self.workload.optimizer == "adamw" else 0) + main
+        whole = self.plan.reduce != "each" and self.microbatches > 1 and "accumulates-sharded" not in self.as_product
+        flight, at_loss = self._flight()
+        found = []
+        for r in range(lay.pp):
+            held = [s for s in self.stages if s.rank == r]
+            dense, expert = sum(s.dense for s in held), sum(s.expert for s in held)
+            shared = dense / self.shard + expert / self.expert_shard
+            logits = 0.0
+            if self.stages[-1].rank == r:
+                gradients = at_loss if "gradient-of-every-logit" in self.as_product else 1
+                logits = at_loss * self.logits_kept + gradients * self.logits_gradient
+            found.append(
+                {
+                    "parameters": self.width * (shared if z >= 3 else dense + expert),
+                    "gradients": self.grad * (shared if z >= 2 and not whole else dense + expert),
+                    "optimizer": states * (shared if z >= 1 else dense + expert),
+                    "activations": flight[r] + self._rebuilt(r),
+                    "logits": logits,
+                    "comm_buffers": self._buffers(dense + expert),
+                    "context": float(self.cluster.context_bytes),
+                }
+            )
+        return found
+
+    def _buffers(self, n: float) -> float:
+        """Boundary in and out, one gathered activation, gathered parameters and unsharded gradients."""
+        lay, z = self.lay, self.lay.zero_stage
+        boundary = self.one.tokens_sp * self.one.hidden * self.width
+        total = (2 * boundary if lay.pp > 1 else 0.0) + (boundary * lay.tp if lay.sp else 0.0)
+        layer = n / max(len(self.model.layers) / lay.pp, 1.0)
+        if z >= 3:
+            keeps = lay.pp > 1 or not self.preset.reshard_after_forward
+            total += (n if keeps else 2 * layer) * self.width + layer * self.grad
+        if z == 2:
+            total += min(n * self.grad, float(self.preset.bucket_bytes))
+        return total
+
+
+def model_flops(model: ModelSpec, workload: Workload) -> float:
+    """6 FLOPs a token for each matrix parameter it meets, and attention over the whole sequence (PaLM, appendix B)."""
+    token = 6.0 * model.hidden * model.vocab
+    for layer in model.layers:
+        for p in layer.parameters(model.hidden):
+            if isinstance(p, Weight):
+                met = layer.ffn.top_k if p.expert and isinstance(layer.ffn, Moe) else p.copies
+                token += 6.0 * p.n_in * p.n_out * met
+        a = layer.attention
+        span = min(a.window or workload.seq_len, workload.seq_len)
+        token += 6.0 * span * a.n_heads * (a.qk_dim + a.v_dim)
+    return token * workload.seq_len * workload.gbs
+
+
+def reference(
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    layout: Layout,
+    as_product: Iterable[str] = (),
+) -> Reference:
+    """Seconds and bytes of one step; `as_product` names the `DIFFERENCES` to imitate."""
+    step = _Step(model, cluster, workload, layout, frozenset(as_product))
+    took, forward, backward = step.time()
+    played = play(step.schedule, layout.pp, step.microbatches, layout.vpp, step.plan, took)
+    return Reference(step.memory(), forward, backward, took, played, model_flops(model, workload))
