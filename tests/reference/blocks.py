@@ -113,6 +113,8 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     rank.collective("kv", "I", "reduce_scatter", "cp", gathered)
     saved = rank.tokens_sp * rank.hidden + rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
     saved += rank.tokens * heads * a.v_dim
+    if getattr(a, "qk_norm", None) and "qk-norm-input" not in rank.as_product:
+        saved += rank.tokens * a.qk_dim * (heads + kv)  # a norm's backward reads its input, the core its output
     if isinstance(a, LatentAttention):
         saved += 2 * rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
     return w * saved, core

@@ -41,6 +41,8 @@ DIFFERENCES: dict[str, str] = {
     "rebuilt-anywhere": "recomputation rebuilds a layer of the rank's own; the product takes the largest of the model",
     "etp-gathers-copies": "without sequence parallelism the tp ranks hold the same tokens, which expert tensor "
     "parallelism then shares (etp within tp); the product gathers etp equal copies and computes each",
+    "qk-norm-input": "the norms of q and k save their inputs, as every norm does, beside the q and k that the core "
+    "saves; the product saves only the latter",
     "parallel-input-twice": "attention and feed-forward of a parallel layer read one normalised tensor; the product "
     "saves it twice",
 }

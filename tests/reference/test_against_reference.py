@@ -64,6 +64,7 @@ SHOWN = {
     "gradient-of-every-logit": "gpipe",
     "rebuilt-anywhere": "moe pipeline",
     "etp-gathers-copies": "moe etp within tp",
+    "qk-norm-input": "qk norm",
     "parallel-input-twice": "parallel block",
 }
 """Difference -> a case that it changes."""
