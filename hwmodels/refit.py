@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hwmodels import catalog, measured
 from hwmodels.device import DTYPE_BYTES, Coefficient, Device
+from hwmodels.errors import RunError
 from hwmodels.estimate import FloatArray
 from hwmodels.kernels.attention import attention_coefficient, attention_seconds
 from hwmodels.kernels.gemm import gemm_seconds
@@ -76,8 +77,16 @@ def solve(
     Least squares of the logarithm of predicted over actual with a soft L1 loss, so that a few odd
     rows do not bend the law (`scale`: log error from which a row counts less); bounds keep every value
     physical, and `prior` (the weight of one row that says "as at the start") what the rows do not tell.
+
+    Raises
+    ------
+    RunError
+        Where SciPy is not installed.
     """
-    from scipy.optimize import least_squares
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise RunError("fitting needs SciPy, which is not installed. Try: pip install 'meshwright[fit]'") from None
 
     start = np.asarray([f.start for f in free])
     root = 1.0 if weight is None else np.sqrt(weight)

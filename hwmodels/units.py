@@ -14,10 +14,9 @@ from hwmodels.errors import Fault, InputError
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 _PREFIX = {**_DECIMAL, **_BINARY}
-_TIME = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0,
-    "min": 60.0, "h": 3600.0, "d": 86400.0,
-}  # fmt: skip
+_TIME = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+# Divided by, because 5 / 1e6 is the float nearest to 5e-6, which 5 * 1e-6 is not.
+_TIME_PARTS = {"ns": 1e9, "us": 1e6, "µs": 1e6, "μs": 1e6, "ms": 1e3}
 _NUMBER = re.compile(r"^\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
 
@@ -82,6 +81,8 @@ def parse_duration(text: object) -> float:
         For a bare number, an unknown unit, or a negative or infinite value.
     """
     value, unit = _split(text, "duration", "5us")
+    if unit in _TIME_PARTS:
+        return value / _TIME_PARTS[unit]
     if unit in _TIME:
         return value * _TIME[unit]
     raise _unknown(text, "duration", unit, "5us (ns, us, ms, s, min, h, d)")
