@@ -1,0 +1,175 @@
+"""What the commands print and write when all is well."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.plan_io import load_plan
+
+TRAINED = ("--model", "llama-3-8b", "--cluster", "dgx-h100:1", "--seq-len", "4096", "--gbs", "64")
+NARROW = (*TRAINED, "--tp", "1,2", "--pp", "1..2", "--zero-stage", "0,1", "--mbs", "1", "--top", "3")
+TINY = """\
+model:
+  {model_type: llama, hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2, num_attention_heads: 4,
+   num_key_value_heads: 4, vocab_size: 256, rms_norm_eps: 1.0e-5, max_position_embeddings: 64, tie_word_embeddings: false}
+cluster: cpu-local
+workload: {seq_len: 32, gbs: 4, precision: fp32, optimizer: adamw, framework: ours}
+search: {mbs: [1], recompute: [none], top: 3}
+run: {execute: true, plans: 2, repeats: 2, warmup: 1}
+"""
+
+
+def test_search_json_has_the_documented_keys_best_first(call) -> None:
+    found = call("search", *NARROW, "--json")
+    content = json.loads(found.out)
+    assert found.code == 0 and content["schema"] == 1
+    assert {"considered", "dropped", "priced", "simulated", "wall_s", "plans"} <= set(content)
+    plans = content["plans"]
+    assert len(plans) == 3 and [p["rank"] for p in plans] == [1, 2, 3]
+    assert [p["step_s"] for p in plans] == sorted(p["step_s"] for p in plans)
+    assert content["considered"] == content["priced"] + sum(content["dropped"].values())
+    for plan in plans:
+        assert plan["tp"] * plan["cp"] * plan["pp"] * plan["dp"] == 8
+        assert plan["step_low_s"] < plan["step_s"] < plan["step_high_s"]
+        # tokens of a step over its time and the 8 GPUs
+        assert plan["tokens_per_s_per_gpu"] == pytest.approx(64 * 4096 / plan["step_s"] / 8)
+    assert "search the layouts" in found.err
+
+
+def test_search_says_what_was_asked_dropped_and_found(call) -> None:
+    found = call("search", *NARROW)
+    assert found.code == 0
+    asked = ("llama-3-8b: 8,030,261,248 parameters, 32 layers", "8 x h100", "seq_len 4096, gbs 64, bf16")
+    for words in (*asked, "considered", "dropped by", "step ms", "tok/s/GPU", "peak GiB", "$/1M tok"):
+        assert words in found.out
+
+
+def test_search_writes_plans_of_chosen_rows_and_the_table(call, tmp_path: Path) -> None:
+    found = call("search", *NARROW, "--save", "2", "--out", "there", "--json")
+    assert sorted(p.name for p in (tmp_path / "there").iterdir()) == ["layouts.csv", "plan-2.json"]
+    second = json.loads(found.out)["plans"][1]
+    plan = load_plan(tmp_path / "there" / "plan-2.json")
+    assert (plan.layout.tp, plan.layout.pp, plan.predicted.step_s) == (second["tp"], second["pp"], second["step_s"])
+    rows = list(csv.DictReader((tmp_path / "there" / "layouts.csv").read_text().splitlines()))
+    assert [float(r["step_s"]) for r in rows] == [p["step_s"] for p in json.loads(found.out)["plans"]]
+
+
+def test_the_same_question_has_the_same_answer(call) -> None:
+    first, second = (json.loads(call("search", *NARROW, "--json").out) for _ in range(2))
+    first.pop("wall_s"), second.pop("wall_s")
+    assert first == second
+
+
+def test_options_override_a_scenario(call, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("model: llama-3-8b\ncluster: dgx-h100:1\nworkload: {seq_len: 4096, gbs: 64}\nsearch: {mbs: [1]}\n")
+    plans = json.loads(call("search", path, "--gbs", "32", "--tp", "4", "--pp", "1", "--top", "1", "--json").out)[
+        "plans"
+    ]
+    # 32 sequences over dp=2 ranks, one at a time
+    assert [(p["tp"], p["dp"], p["mbs"], p["microbatches"]) for p in plans] == [(4, 2, 1, 16)]
+
+
+def test_predict_agrees_with_the_search_and_its_plan_predicts_the_same(call, tmp_path: Path) -> None:
+    best = json.loads(call("search", *NARROW, "--save", "1", "--out", "o", "--json").out)["plans"][0]
+    degrees = [word for name in ("tp", "sp", "pp", "dp", "mbs") for word in (f"--{name}", best[name])]
+    named = ["--zero-stage", best["zero_stage"], "--recompute", best["recompute"], "--schedule", best["schedule"]]
+    asked = json.loads(call("predict", *TRAINED, *degrees, *named, "--vpp", best["vpp"], "--json").out)
+    planned = json.loads(call("predict", "--plan", "o/plan-1.json", "--json").out)
+    assert (
+        asked["step"]["step_s"]["mid"] == planned["step"]["step_s"]["mid"] == pytest.approx(best["step_s"], rel=1e-12)
+    )
+
+
+def test_predict_prints_phases_memory_and_the_chain(call) -> None:
+    found = call("predict", *TRAINED, "--tp", "2", "--explain", "--out", "p.json")
+    assert found.code == 0 and "plan written to p.json" in found.err
+    for words in ("step time", "interval", "forward", "optimizer", "peak memory by stage", "where every millisecond"):
+        assert words in found.out
+
+
+def test_simulate_writes_a_trace_that_reads_as_one(call, tmp_path: Path) -> None:
+    call("search", *NARROW, "--pp", "2", "--save", "1", "--out", "o")
+    found = call("simulate", "o/plan-1.json", "--straggler", "1=1.5", "--out", "t.json", "--json")
+    content = json.loads(found.out)
+    assert found.code == 0 and content["simulated"]["step_s"] > content["predicted"]["step_s"]["mid"]
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    ends = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
+    assert max(ends) / 1e6 == pytest.approx(content["simulated"]["step_s"], rel=1e-6)
+
+
+@pytest.mark.parametrize("word", ["1", "x=2", "1=fast"])
+def test_a_straggler_that_is_none(call, word: str) -> None:
+    call("search", *NARROW, "--save", "1", "--out", "o")
+    assert call("simulate", "o/plan-1.json", "--straggler", word).code == 2
+
+
+def test_scenario_without_a_run_reports(call, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "model: llama-3-8b\ncluster: dgx-h100:1\nworkload: {seq_len: 4096, gbs: 64}\nsearch: {tp: [2], top: 2}\n"
+    )
+    found = call("scenario", path, "--out", "o", "--json")
+    content = json.loads(found.out)
+    assert found.code == 0 and content["comparisons"] == [] and len(content["plans"]) == 2
+    assert content["files"][-2:] == ["o/report.html", "o/trace.json"]
+    page = (tmp_path / "o" / "report.html").read_text()
+    assert "llama-3-8b" in page and "<script src" not in page and "http://" not in page
+
+
+def test_report_of_plans(call, tmp_path: Path) -> None:
+    call("search", *NARROW, "--out", "o")
+    found = call("report", "o", "--out", "r")
+    assert found.code == 0 and "3 plans, 0 of them measured" in found.out
+    assert (tmp_path / "r" / "report.html").is_file() and (tmp_path / "r" / "trace.json").is_file()
+    assert call("report", tmp_path / "r").code == 2  # a folder without plans
+
+
+def test_validate_scores_a_table(call, tmp_path: Path) -> None:
+    facts = Path(__file__).parents[1] / "validation" / "published.csv"
+    lines = facts.read_text().splitlines()
+    chosen = [lines[0], *(line for line in lines if line.startswith(("SC21-001,", "SC21-002,")))]
+    (tmp_path / "t.csv").write_text("\n".join(chosen) + "\n")
+    found = call("validate", "t.csv", "--json", "--out", "p.csv")
+    content = json.loads(found.out)
+    assert found.code == 0 and (content["schema"], content["rows"], content["predicted"]) == (1, 2, 2)
+    assert content["groups"][0]["group"] == "megatron_a100_sc21" and content["groups"][0]["n"] == 2
+    assert len(list(csv.DictReader((tmp_path / "p.csv").read_text().splitlines()))) == 2
+    assert "step_time" in call("validate", "--data", "t.csv").out
+
+
+def test_list_json(call) -> None:
+    content = json.loads(call("list", "--json").out)
+    assert set(content) == {"schema", "models", "devices", "clusters", "schedules", "frameworks", "scenarios", "rules"}
+    assert {"1f1b", "gpipe", "interleaved-1f1b"} <= {row["name"] for row in content["schedules"]}
+    assert {"tiny-llama-cpu", "llama3-70b-128xh100"} <= {row["name"] for row in content["scenarios"]}
+    a100 = next(row for row in content["devices"] if row["name"] == "a100-sxm-80gb")
+    assert a100["peak_flops"]["bf16"] == 312e12  # A100 datasheet, dense
+
+
+@pytest.mark.slow
+def test_the_whole_loop_on_this_machine(call, tmp_path: Path) -> None:
+    """Search, run two plans through torchrun, compare, report; then compare and report again from the files."""
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    found = call("scenario", "tiny.yaml", "--no-calibrate", "--out", "o", "--json")
+    assert found.code == 0, found.err
+    content = json.loads(found.out)
+    assert len(content["comparisons"]) == 2
+    for row in content["comparisons"]:
+        error = 100 * (row["predicted_s"] - row["measured_s"]) / row["measured_s"]
+        assert row["error_pct"] == pytest.approx(error)
+    folder = next((tmp_path / "o" / "runs").iterdir())
+    again = call("compare", folder / "plan.json", folder / "measured.json", "--json")
+    kept = next(c for c in content["comparisons"] if c["plan"] == load_plan(folder / "plan.json").name)
+    assert json.loads(again.out)["comparison"]["error_pct"] == pytest.approx(kept["error_pct"])
+    assert "2 of them measured" in call("report", "o/runs", "--out", "r").out
+    trace = json.loads((tmp_path / "o" / "trace.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in trace if event["name"] == "process_name"}
+    assert any(n.startswith("predicted") for n in names) and any(n.startswith("measured") for n in names)
+    other = next(p for p in (tmp_path / "o" / "runs").iterdir() if p != folder)
+    mixed = call("compare", other / "plan.json", folder / "measured.json")
+    assert mixed.code == 2 and "plan_hash" in mixed.err
