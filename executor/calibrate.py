@@ -1,4 +1,4 @@
-"""Microbenchmarks of this machine under torch.distributed: rows, and a cluster fitted to them. Imports no torch."""
+"""Microbenchmarks of this machine under torch.distributed, as rows for `hwmodels.fit`. Imports no torch."""
 
 from __future__ import annotations
 
@@ -103,12 +103,23 @@ class CalibrationRows:
 
 
 _ROWS: dict[str, type] = {
-    "gemm": GemmRow, "memory": MemoryRow, "attention": AttentionRow, "collectives": CollectiveRow, "overlap": OverlapRow,
+    "gemm": GemmRow,
+    "memory": MemoryRow,
+    "attention": AttentionRow,
+    "collectives": CollectiveRow,
+    "overlap": OverlapRow,
 }
 
 
-def measure(ranks: int = 2, *, budget_s: float | None = None, quick: bool = True, device: str = "auto", threads: int = 1,
-            on_progress: Callable[[str], None] | None = None) -> CalibrationRows:
+def measure(
+    ranks: int = 2,
+    *,
+    budget_s: float | None = None,
+    quick: bool = True,
+    device: str = "auto",
+    threads: int = 1,
+    on_progress: Callable[[str], None] | None = None,
+) -> CalibrationRows:
     """Run the microbenchmarks on `ranks` processes of this machine.
 
     Parameters
@@ -137,8 +148,19 @@ def measure(ranks: int = 2, *, budget_s: float | None = None, quick: bool = True
     budget = budget_s if budget_s is not None else (18.0 if quick else 150.0)
     with tempfile.TemporaryDirectory(prefix="meshwright-") as scratch:
         out = Path(scratch) / "rows.json"
-        command = ["-m", "executor.calibrate_worker", "--out", str(out), "--budget", str(budget), "--device", device,
-                   "--threads", str(threads), *(["--quick"] if quick else [])]
+        command = [
+            "-m",
+            "executor.calibrate_worker",
+            "--out",
+            str(out),
+            "--budget",
+            str(budget),
+            "--device",
+            device,
+            "--threads",
+            str(threads),
+            *(["--quick"] if quick else []),
+        ]
         torchrun(command, ranks, 120.0 + 10.0 * budget, on_progress)
         return from_dict(read_json(out))
 
@@ -154,7 +176,9 @@ def from_dict(content: Mapping[str, Any], source: str = "calibration rows") -> C
         rows = []
         for i, row in enumerate(content.get(name, ())):
             if not isinstance(row, Mapping) or set(row) != wanted:
-                faults.append(Fault("is not a row", f"{source}: {name}[{i}]", "its keys are others", ", ".join(sorted(wanted))))
+                faults.append(
+                    Fault("is not a row", f"{source}: {name}[{i}]", "its keys are others", ", ".join(sorted(wanted)))
+                )
             else:
                 rows.append(kind(**row))
         parts[name] = tuple(rows)

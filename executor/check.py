@@ -148,10 +148,21 @@ def reduced(spec: ModelSpec, plan: Plan, limit: int) -> tuple[ModelSpec, Plan]:
         if isinstance(attention, Attention):
             attention = replace(attention, head_dim=16)
         width = 16 * plan.layout.tp
-        ffn = replace(ffn, ffn_hidden=width, shared_ffn_hidden=width * bool(ffn.shared_ffn_hidden)) if isinstance(ffn, Moe) \
-            else replace(ffn, ffn_hidden=width) if isinstance(ffn, Mlp) else ffn
+        ffn = (
+            replace(ffn, ffn_hidden=width, shared_ffn_hidden=width * bool(ffn.shared_ffn_hidden))
+            if isinstance(ffn, Moe)
+            else replace(ffn, ffn_hidden=width)
+            if isinstance(ffn, Mlp)
+            else ffn
+        )
         layers.append(replace(layer, attention=attention, ffn=ffn))
     seq = min(plan.workload.seq_len, 32 * max(1, plan.layout.tp))
-    narrow = replace(spec, name=f"{spec.name} (narrow copy)", hidden=64, vocab=64 * plan.layout.tp, layers=tuple(layers),
-                     learned_positions=seq if spec.learned_positions else 0)
+    narrow = replace(
+        spec,
+        name=f"{spec.name} (narrow copy)",
+        hidden=64,
+        vocab=64 * plan.layout.tp,
+        layers=tuple(layers),
+        learned_positions=seq if spec.learned_positions else 0,
+    )
     return narrow, replace(plan, workload=replace(plan.workload, seq_len=seq))

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,15 +38,43 @@ class BenchmarkSizes:
 
 _CPU_SIZES = BenchmarkSizes(
     "fp32",
-    ((128, 128), (256, 256), (512, 512), (512, 256), (256, 512), (512, 1376), (1376, 512), (688, 512), (512, 2048), (1024, 1024)),
+    (
+        (128, 128),
+        (256, 256),
+        (512, 512),
+        (512, 256),
+        (256, 512),
+        (512, 1376),
+        (1376, 512),
+        (688, 512),
+        (512, 2048),
+        (1024, 1024),
+    ),
     (8, 64, 256, 1024),
     (1 << 14, 1 << 17, 1 << 19, 1 << 21),
-    ((1, 128, 4, 4, 64), (1, 256, 8, 8, 64), (4, 256, 4, 4, 64), (2, 256, 8, 2, 64), (1, 512, 8, 8, 64), (1, 1024, 4, 4, 64)),
+    (
+        (1, 128, 4, 4, 64),
+        (1, 256, 8, 8, 64),
+        (4, 256, 4, 4, 64),
+        (2, 256, 8, 2, 64),
+        (1, 512, 8, 8, 64),
+        (1, 1024, 4, 4, 64),
+    ),
     tuple(1 << p for p in range(10, 25, 2)),
 )
 _GPU_SIZES = BenchmarkSizes(
     "bf16",
-    ((1024, 1024), (2048, 2048), (4096, 4096), (4096, 1024), (4096, 14336), (14336, 4096), (8192, 8192), (8192, 1024), (8192, 3584)),
+    (
+        (1024, 1024),
+        (2048, 2048),
+        (4096, 4096),
+        (4096, 1024),
+        (4096, 14336),
+        (14336, 4096),
+        (8192, 8192),
+        (8192, 1024),
+        (8192, 3584),
+    ),
     (16, 128, 1024, 4096, 16384),
     (1 << 17, 1 << 20, 1 << 23, 1 << 26),
     ((1, 2048, 32, 8, 128), (1, 4096, 32, 8, 128), (4, 2048, 16, 16, 128), (1, 8192, 8, 1, 128), (8, 1024, 16, 16, 64)),
@@ -161,8 +190,10 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 def _processor() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            return next(
+                (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+            )
     except OSError:
         return platform.machine()
 

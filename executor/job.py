@@ -46,10 +46,39 @@ class Job:
     def _pipeline(self) -> Any:
         stages = []
         for part in self.parts:
-            stage = PipelineStage(part.module, part.stage.stage, len(self.plan.stages), self.backend.device, group=self.groups.pp)
+            inputs, outputs = self._boundaries(part)
+            stage = PipelineStage(
+                part.module,
+                part.stage.stage,
+                len(self.plan.stages),
+                self.backend.device,
+                input_args=inputs,
+                output_args=outputs,
+                group=self.groups.pp,
+            )
             torch_adapter.around_compute(stage, self._around(part))
             stages.append(stage)
         return torch_adapter.pipeline(stages, self.microbatches, self._loss, self.plan.actions)
+
+    def _boundaries(self, part: Part) -> tuple[Tensor, Tensor]:
+        """Examples (on the meta device) of what a stage takes and gives.
+
+        Given them, PyTorch does not find the shapes by a trial run, whose backward would start
+        DDP's reduction out of turn.
+        """
+        work, tp = self.plan.workload, self.groups.tp
+        mbs, seq = self.plan.layout.mbs, work.seq_len
+        low = work.precision == "bf16"
+        # FSDP2 casts whole layers; autocast keeps the residual stream in fp32.
+        residual = torch.bfloat16 if low and self.plan.layout.zero_stage >= 2 else torch.float32
+        stream = torch.empty(
+            mbs, seq // (tp.size if tp.sp else 1), self.spec.hidden, dtype=residual, device="meta", requires_grad=True
+        )
+        tokens = torch.empty(mbs, seq, dtype=torch.int64, device="meta")
+        logits_dtype = torch.bfloat16 if low else torch.float32
+        shape = (mbs, seq, self.spec.vocab // tp.size)
+        logits = torch.empty(shape, dtype=logits_dtype, device="meta", requires_grad=True)
+        return (tokens if part.stage.embedding else stream), (logits if part.stage.head else stream)
 
     def _around(self, part: Part) -> Any:
         @contextmanager
@@ -74,7 +103,7 @@ class Job:
         return nullcontext()
 
     def own(self, whole: Tensor) -> Tensor:
-        """This data-parallel rank's sequences of a global batch."""
+        """Sequences of a global batch that belong to this data-parallel rank."""
         per = self.plan.workload.gbs // self.plan.layout.dp
         return whole[self.groups.dp_rank * per : (self.groups.dp_rank + 1) * per].to(self.backend.device)
 
@@ -92,8 +121,12 @@ class Job:
         last = any(p.stage.head for p in self.parts)
         losses: list[Tensor] = []
         with self._precision():
-            self.runtime.step(*((tokens,) if first else ()), target=targets if last else None,
-                              losses=losses if last else None, return_outputs=False)
+            self.runtime.step(
+                *((tokens,) if first else ()),
+                target=targets if last else None,
+                losses=losses if last else None,
+                return_outputs=False,
+            )
         return torch.stack(losses).detach().mean() if last else None
 
     def _accumulated(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -101,7 +134,7 @@ class Job:
         total = torch.zeros((), device=self.backend.device)
         for i, (x, y) in enumerate(zip(tokens.chunk(n), targets.chunk(n), strict=True)):
             hold = i < n - 1 and isinstance(part.module, DistributedDataParallel)
-            with part.module.no_sync() if hold else nullcontext():  # type: ignore[operator,union-attr]
+            with part.module.no_sync() if hold else nullcontext():
                 with self.recorder.span("forward", f"0F{i}", op="F"), self._precision():
                     loss = self.groups.tp.cross_entropy(part.module(x), y) / n
                 with self.recorder.span("backward", f"0B{i}", op="B"):

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,29 @@ _GRACE_S = 3.0
 def require_torch() -> None:
     """Raise `InputError` where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
-        raise InputError(Fault("PyTorch is not installed", "executor", "plans run on torch.distributed",
-                               "pip install 'meshwright[executor]'", "executor-torch"))
+        raise InputError(
+            Fault(
+                "PyTorch is not installed",
+                "executor",
+                "plans run on torch.distributed",
+                "pip install 'meshwright[executor]'",
+                "executor-torch",
+            )
+        )
 
 
-def run_plans(plans: list[Plan], out_dir: str | Path, *, repeats: int = 20, warmup: int = 3, timeout_s: float = 1800.0,
-              device: str = "auto", seed: int = 0, threads: int = 1,
-              on_progress: Callable[[str], None] | None = None) -> list[Measurement]:
+def run_plans(
+    plans: list[Plan],
+    out_dir: str | Path,
+    *,
+    repeats: int = 20,
+    warmup: int = 3,
+    timeout_s: float = 1800.0,
+    device: str = "auto",
+    seed: int = 0,
+    threads: int = 1,
+    on_progress: Callable[[str], None] | None = None,
+) -> list[Measurement]:
     """Check and time plans in one launch of torchrun, their steps interleaved.
 
     Parameters
@@ -73,9 +89,26 @@ def run_plans(plans: list[Plan], out_dir: str | Path, *, repeats: int = 20, warm
     _check(plans, repeats, warmup)
     out = Path(out_dir)
     with tempfile.TemporaryDirectory(prefix="meshwright-") as scratch:
-        command = ["-m", "executor.worker", "--out", scratch, "--repeats", str(repeats), "--warmup", str(warmup), "--device", device,
-                   "--seed", str(seed), "--threads", str(threads), "--budget", f"{timeout_s / 2:.0f}",
-                   "--timeout", f"{min(timeout_s, 600.0):.0f}"]
+        command = [
+            "-m",
+            "executor.worker",
+            "--out",
+            scratch,
+            "--repeats",
+            str(repeats),
+            "--warmup",
+            str(warmup),
+            "--device",
+            device,
+            "--seed",
+            str(seed),
+            "--threads",
+            str(threads),
+            "--budget",
+            f"{timeout_s / 2:.0f}",
+            "--timeout",
+            f"{min(timeout_s, 600.0):.0f}",
+        ]
         for i, plan in enumerate(plans):
             command += ["--plan", str(save_plan(plan, Path(scratch) / f"plan-{i:02d}.json"))]
         events = torchrun(command, plans[0].layout.world, timeout_s, on_progress)
@@ -107,8 +140,14 @@ def _check(plans: Sequence[Plan], repeats: int, warmup: int) -> None:
         faults.append(Fault(f"warmup is {warmup}", "warmup", "the first step allocates and connects", "3"))
     worlds = sorted({p.layout.world for p in plans})
     if len(worlds) > 1:
-        faults.append(Fault(f"plans of {worlds} ranks in one launch", "plans", "steps are interleaved on the same ranks",
-                            "one launch for each world size"))
+        faults.append(
+            Fault(
+                f"plans of {worlds} ranks in one launch",
+                "plans",
+                "steps are interleaved on the same ranks",
+                "one launch for each world size",
+            )
+        )
     folders = [_folder(p.name) for p in plans]
     if len(set(folders)) < len(folders):
         faults.append(Fault("two plans share a name", "plans", "each writes a folder of its name", "different names"))
@@ -116,12 +155,22 @@ def _check(plans: Sequence[Plan], repeats: int, warmup: int) -> None:
         if plan.kind == "training":
             faults += support.check(plan, read_config(plan.model, plan.model_name))
         else:
-            faults.append(Fault(f"plan {plan.name} is of kind {plan.kind}", "plans", "the executor trains", "a training plan", "executor-kind"))
+            faults.append(
+                Fault(
+                    f"plan {plan.name} is of kind {plan.kind}",
+                    "plans",
+                    "the executor trains",
+                    "a training plan",
+                    "executor-kind",
+                )
+            )
     if faults:
         raise InputError(faults)
 
 
-def torchrun(command: Sequence[str], ranks: int, timeout_s: float, on_progress: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+def torchrun(
+    command: Sequence[str], ranks: int, timeout_s: float, on_progress: Callable[[str], None] | None = None
+) -> list[dict[str, Any]]:
     """Run ``python <command>`` on `ranks` processes of this host; returns the workers' events.
 
     Raises
@@ -131,8 +180,14 @@ def torchrun(command: Sequence[str], ranks: int, timeout_s: float, on_progress: 
     """
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks), *command]
     with _terminated_as_interrupt():
-        process = subprocess.Popen(launcher, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=_environment(),
-                                   start_new_session=True, preexec_fn=_die_with_parent if os.name == "posix" else None)
+        process = subprocess.Popen(
+            launcher,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,
+            preexec_fn=_die_with_parent if os.name == "posix" else None,  # noqa: PLW1509 - one prctl, no locks
+        )
         run = _Run(process, ranks, on_progress)
         try:
             run.follow(time.monotonic() + timeout_s, timeout_s)
@@ -155,10 +210,8 @@ def _environment() -> dict[str, str]:
 
 
 def _die_with_parent() -> None:
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: torchrun then ends its workers
-    except (OSError, AttributeError):
-        pass
 
 
 @contextmanager
@@ -228,10 +281,8 @@ class _Run:
     def end(self) -> None:
         """Make sure that neither torchrun nor a worker is left."""
         if self.process.poll() is None and self.timed_out_s is None:
-            try:
+            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
                 self.process.wait(_GRACE_S)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                pass
         workers = [e["pid"] for e in self.events if e["event"] == "started"]
         if self.process.poll() is None:
             _signal_group(self.process.pid, signal.SIGTERM)
@@ -252,18 +303,27 @@ class _Run:
         if self.timed_out_s is not None:
             said = [e["text"] for e in self.events if e["event"] == "progress"]
             where = f" after: {said[-1]}" if said else ""
-            raise RunError(f"the run did not end within {self.timed_out_s:.0f} s{where}. Try: fewer repeats, a smaller model, a longer timeout")
+            raise RunError(
+                f"the run did not end within {self.timed_out_s:.0f} s{where}. "
+                "Try: fewer repeats, a smaller model, a longer timeout"
+            )
         if self.process.returncode == 0:
             return
         killed = {rank: code for rank, code in self.exits.items() if code < 0 and code != -signal.SIGTERM}
         if killed:
             rank, code = next(iter(killed.items()))
-            raise RunError(f"rank {rank} was killed by signal {_signal_name(-code)}; the other ranks were ended. "
-                           f"Last lines: {self._tail()}")
+            raise RunError(
+                f"rank {rank} was killed by signal {_signal_name(-code)}; the other ranks were ended. "
+                f"Last lines: {self._tail()}"
+            )
         errors = [e for e in self.events if e["event"] == "error"]
         if errors:
             # Ranks whose peer is gone fail too; the first that failed by itself is the cause.
-            own = [e for e in errors if "onnection closed by peer" not in e["cause"] and "onnection reset" not in e["cause"]]
+            own = [
+                e
+                for e in errors
+                if "onnection closed by peer" not in e["cause"] and "onnection reset" not in e["cause"]
+            ]
             first = (own or errors)[0]
             detail = "" if first["ours"] else "\n  " + "\n  ".join(first["lines"])
             raise RunError(f"rank {first['rank']} failed: {first['cause']}{detail}")
@@ -281,16 +341,12 @@ def _signal_name(number: int) -> str:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def _signal_worker(pid: int, number: int) -> None:
     """Signal a worker, unless its id now belongs to something else."""
-    try:
+    with suppress(OSError):
         if b"executor." in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, number)
-    except OSError:
-        pass

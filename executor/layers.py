@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,12 +26,14 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def mark(parameter: nn.Parameter, shape: tuple[int, ...], dim: int | None, partial: bool, kind: str = "normal") -> nn.Parameter:
+def mark(
+    parameter: nn.Parameter, shape: tuple[int, ...], dim: int | None, partial: bool, kind: str = "normal"
+) -> nn.Parameter:
     """Note on a parameter its whole shape, how tp splits it, and how it is initialised."""
-    parameter.whole_shape = torch.Size(shape)  # type: ignore[attr-defined]
-    parameter.shard_dim = dim  # type: ignore[attr-defined]
-    parameter.tp_partial = partial  # type: ignore[attr-defined]
-    parameter.init_kind = kind  # type: ignore[attr-defined]
+    parameter.whole_shape = torch.Size(shape)
+    parameter.shard_dim = dim
+    parameter.tp_partial = partial
+    parameter.init_kind = kind
     return parameter
 
 
@@ -53,7 +55,7 @@ class Norm(nn.Module):
 
 
 class Projection(nn.Module):
-    """This rank's part of a matrix: split by output (column), by input (row), or whole.
+    """Part of a matrix on this rank: split by output (column), by input (row), or whole.
 
     A row split leaves partial sums; its bias is added by `finish`, after they are reduced.
     """
@@ -69,7 +71,9 @@ class Projection(nn.Module):
         self.bias: nn.Parameter | None = None
         if bias:
             split = dim == 0
-            self.bias = mark(nn.Parameter(torch.empty(local[0])), (n_out,), 0 if split else None, self.row and tp.sp, "zero")
+            self.bias = mark(
+                nn.Parameter(torch.empty(local[0])), (n_out,), 0 if split else None, self.row and tp.sp, "zero"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """``x @ W^T``, with the bias unless the sums are still partial."""
@@ -186,7 +190,9 @@ class Experts(nn.Module):
         if spec.bias:
             widths = {"up": spec.ffn_hidden, "down": hidden} | ({"gate": spec.ffn_hidden} if spec.gated else {})
             for role, n in widths.items():
-                self.biases[role] = mark(nn.Parameter(torch.empty(spec.n_experts, n)), (spec.n_experts, n), None, False, "zero")
+                self.biases[role] = mark(
+                    nn.Parameter(torch.empty(spec.n_experts, n)), (spec.n_experts, n), None, False, "zero"
+                )
         self.shared: FeedForward | None = None
         self.shared_expert_gate: Projection | None = None
         if spec.shared_ffn_hidden:

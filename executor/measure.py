@@ -63,8 +63,16 @@ def median_error(step_s: list[float]) -> float:
     return float(1.253 * (high - low) / 1.349 / len(step_s) ** 0.5 / mid)
 
 
-def time_plans(jobs: list[Job], recorder: Recorder, watch: CommunicationWatch, *, repeats: int, warmup: int,
-               budget_s: float, on_progress: Callable[[str], None]) -> list[Series]:
+def time_plans(
+    jobs: list[Job],
+    recorder: Recorder,
+    watch: CommunicationWatch,
+    *,
+    repeats: int,
+    warmup: int,
+    budget_s: float,
+    on_progress: Callable[[str], None],
+) -> list[Series]:
     """Time all plans in turn, A B A B, so that a drift of the machine hits all alike.
 
     At least `repeats` steps each; up to twice as many within `budget_s` while a median is not
@@ -81,9 +89,15 @@ def time_plans(jobs: list[Job], recorder: Recorder, watch: CommunicationWatch, *
         count = done - warmup
         if count in (0, 1) or count % 5 == 0:
             label = "warm-up" if not timed else f"step {count}"
-            medians = ", ".join(f"{j.plan.name} {statistics.median(s.step_s) * 1e3:.0f} ms" for j, s in zip(jobs, series, strict=True) if s.step_s)
+            medians = ", ".join(
+                f"{j.plan.name} {statistics.median(s.step_s) * 1e3:.0f} ms"
+                for j, s in zip(jobs, series, strict=True)
+                if s.step_s
+            )
             on_progress(f"{label} {medians}".strip())
-        if count >= repeats and _agree_to_stop(series, count >= 2 * repeats or time.perf_counter() - started > budget_s, jobs[0].backend):
+        if count >= repeats and _agree_to_stop(
+            series, count >= 2 * repeats or time.perf_counter() - started > budget_s, jobs[0].backend
+        ):
             return series
 
 

@@ -71,9 +71,9 @@ class StorageCount(TorchDispatchMode):
                 count._set(storage._cdata, storage.nbytes())
             return result
 
-        torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign,assignment]
-        return super().__enter__()  # type: ignore[return-value]
+        torch.UntypedStorage.resize_ = resize
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = self._resize
         super().__exit__(*error)

@@ -55,7 +55,10 @@ def build(plan: Plan, device_type: str, tied: bool) -> Groups:
     shape = (lay.pp, lay.dp // shard, shard, lay.tp)
     mesh = init_device_mesh(device_type, shape, mesh_dim_names=("pp", "replica", "fsdp", "tp"))
     pp_rank, replica, inner, tp_rank = mesh.get_coordinate() or [0, 0, 0, 0]
-    axes = {mesh.get_group(name).group_name: axis for name, axis in (("pp", "pp"), ("replica", "dp"), ("fsdp", "dp"), ("tp", "tp"))}
+    axes = {
+        mesh.get_group(name).group_name: axis
+        for name, axis in (("pp", "pp"), ("replica", "dp"), ("fsdp", "dp"), ("tp", "tp"))
+    }
     dp_rank = replica * shard + inner
     dp, tied_group = _dp_groups(plan, mesh, dp_rank), None
     axes[dp.group_name] = "dp"

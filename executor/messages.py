@@ -21,7 +21,7 @@ def parse(line: str) -> dict[str, Any] | None:
     if start < 0:
         return None
     try:
-        content = json.loads(line[start + len(MARK):])
+        content = json.loads(line[start + len(MARK) :])
     except json.JSONDecodeError:
         return None
     return content if isinstance(content, dict) else None

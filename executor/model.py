@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 from torch import Tensor, nn
 
 from executor.layers import Layer, Norm, Projection, mark, rotary_table
@@ -66,7 +66,9 @@ class Head(nn.Module):
             self.bias: nn.Parameter | None = None
             if spec.head_bias:
                 rows = spec.vocab // tp.size
-                self.bias = mark(nn.Parameter(torch.empty(rows)), (spec.vocab,), 0 if tp.size > 1 else None, False, "zero")
+                self.bias = mark(
+                    nn.Parameter(torch.empty(rows)), (spec.vocab,), 0 if tp.size > 1 else None, False, "zero"
+                )
         self.is_tied = tied is not None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -93,8 +95,16 @@ class Decoder(nn.Module):
         The group over which matrices are split.
     """
 
-    def __init__(self, spec: ModelSpec, seq_len: int, layers: Sequence[int] | None = None, *, embedding: bool = True,
-                 head: bool = True, tp: TensorParallel = SINGLE) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        seq_len: int,
+        layers: Sequence[int] | None = None,
+        *,
+        embedding: bool = True,
+        head: bool = True,
+        tp: TensorParallel = SINGLE,
+    ) -> None:
         super().__init__()
         held = range(spec.n_layers) if layers is None else layers
         self.tp = tp
@@ -141,7 +151,7 @@ def global_name(name: str) -> str:
 def notes(model: nn.Module) -> dict[str, ParameterNote]:
     """What tensor parallelism did to each parameter, by whole-model name; read before FSDP replaces them."""
     return {
-        global_name(name): ParameterNote(p.shard_dim, p.tp_partial, p.whole_shape)  # type: ignore[attr-defined]
+        global_name(name): ParameterNote(p.shard_dim, p.tp_partial, p.whole_shape)
         for name, p in model.named_parameters()
     }
 
@@ -154,10 +164,10 @@ def initialise(model: nn.Module, seed: int, tp: TensorParallel = SINGLE) -> None
     """
     for name, p in model.named_parameters():
         generator = torch.Generator().manual_seed(zlib.crc32(global_name(name).encode()) ^ (seed & 0x7FFFFFFF))
-        whole = torch.randn(p.whole_shape, generator=generator) * _INIT_STD  # type: ignore[attr-defined]
-        if p.init_kind == "one":  # type: ignore[attr-defined]
+        whole = torch.randn(p.whole_shape, generator=generator) * _INIT_STD
+        if p.init_kind == "one":
             whole += 1.0
-        p.copy_(tp.shard(whole, p.shard_dim))  # type: ignore[attr-defined]
+        p.copy_(tp.shard(whole, p.shard_dim))
 
 
 def batch(spec: ModelSpec, gbs: int, seq_len: int, seed: int, step: int = 0) -> tuple[Tensor, Tensor]:

@@ -51,11 +51,15 @@ class Part:
         return {global_name(name): p for name, p in self.decoder.named_parameters()}
 
 
-def build_parts(plan: Plan, spec: ModelSpec, groups: Groups, backend: Backend, recorder: Recorder, seed: int) -> list[Part]:
+def build_parts(
+    plan: Plan, spec: ModelSpec, groups: Groups, backend: Backend, recorder: Recorder, seed: int
+) -> list[Part]:
     """The virtual stages that this rank holds, wrapped for data parallelism."""
     parts = []
     for stage in sorted((s for s in plan.stages if s.rank == groups.pp_rank), key=lambda s: s.chunk):
-        decoder = Decoder(spec, plan.workload.seq_len, stage.layers, embedding=stage.embedding, head=stage.head, tp=groups.tp)
+        decoder = Decoder(
+            spec, plan.workload.seq_len, stage.layers, embedding=stage.embedding, head=stage.head, tp=groups.tp
+        )
         initialise(decoder, seed, groups.tp)
         decoder.to(backend.device)
         for layer in decoder.layers.values():
@@ -81,7 +85,9 @@ def _data_parallel(part: Part, plan: Plan, groups: Groups, recorder: Recorder) -
             fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         fully_shard(part.decoder, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         return
-    wrapped = DistributedDataParallel(part.decoder, process_group=groups.dp, gradient_as_bucket_view=True, broadcast_buffers=False)
+    wrapped = DistributedDataParallel(
+        part.decoder, process_group=groups.dp, gradient_as_bucket_view=True, broadcast_buffers=False
+    )
     part.reduction = BucketReduction(recorder, groups.dp)
     part.reduction.attach(wrapped)
     part.module = wrapped
@@ -92,8 +98,14 @@ def build_optimizer(plan: Plan, parts: list[Part], groups: Groups) -> torch.opti
     trained = [p for part in parts for p in part.decoder.parameters() if p.requires_grad]
     kind: Any = torch.optim.AdamW if plan.workload.optimizer == "adamw" else torch.optim.SGD
     if plan.layout.zero_stage == 1:
-        return ZeroRedundancyOptimizer(trained, optimizer_class=kind, process_group=groups.dp,
-                                       parameters_as_bucket_view=True, lr=LEARNING_RATE, fused=True)
+        return ZeroRedundancyOptimizer(
+            trained,
+            optimizer_class=kind,
+            process_group=groups.dp,
+            parameters_as_bucket_view=True,
+            lr=LEARNING_RATE,
+            fused=True,
+        )
     by_mesh: dict[object, list[nn.Parameter]] = defaultdict(list)
     for p in trained:
         by_mesh[p.device_mesh if isinstance(p, DTensor) else None].append(p)
@@ -109,7 +121,9 @@ def local(tensor: Tensor) -> Tensor:
 def finish_gradients(parts: list[Part], groups: Groups) -> None:
     """Sum what only some ranks saw: vectors under sequence parallelism, and a table shared by two stages."""
     partial = [
-        local(p.grad) for part in parts for name, p in part.named_parameters().items()
+        local(p.grad)
+        for part in parts
+        for name, p in part.named_parameters().items()
         if part.notes[name].partial and p.grad is not None
     ]
     if partial and groups.tp.mesh is not None:
@@ -117,7 +131,13 @@ def finish_gradients(parts: list[Part], groups: Groups) -> None:
         dist.all_reduce(flat, group=groups.tp.mesh.get_group())
         for g, summed in zip(partial, flat.split([g.numel() for g in partial]), strict=True):
             g.copy_(summed.view_as(g))
-    copies = [p for part in parts if part.decoder.holds_tied_copy for n, p in part.named_parameters().items() if n == "embedding.weight"]
+    copies = [
+        p
+        for part in parts
+        if part.decoder.holds_tied_copy
+        for n, p in part.named_parameters().items()
+        if n == "embedding.weight"
+    ]
     if not copies:
         return
     grads = [local(p.grad) for p in copies if p.grad is not None]

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -27,10 +28,8 @@ def die_with_parent() -> None:
     On Linux the kernel does it; elsewhere a thread looks every second.
     """
     parent = os.getppid()
-    try:
+    with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    except (OSError, AttributeError):
-        pass
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -78,8 +77,13 @@ def main(body: Callable[[], None]) -> None:
         messages.say("error", rank=rank, cause=str(error), lines=[], ours=True)
         sys.exit(1)
     except Exception as error:  # noqa: BLE001 - whatever it is, the launcher shows it
-        text = traceback.format_exc().strip().splitlines()
-        messages.say("error", rank=rank, cause=f"{type(error).__name__}: {error}".splitlines()[0], lines=text[-12:], ours=False)
+        root: BaseException = error
+        while root.__cause__ is not None:
+            root = root.__cause__
+        cause = " ".join(f"{type(root).__name__}: {root}".split())
+        text = traceback.format_exception(root)
+        lines = "".join(text).strip().splitlines()
+        messages.say("error", rank=rank, cause=cause, lines=lines[-12:], ours=isinstance(root, MeshwrightError))
         sys.exit(1)
     if dist.is_initialized():
         dist.barrier()

@@ -111,7 +111,20 @@ def records(rank: int, series: Series) -> list[OpRecord]:
     for kind, values in sorted(seconds.items()):
         low, mid, high = (float(q) for q in np.percentile(values, (10, 50, 90)))
         phase, op, group, shape, nbytes = kind
-        found.append(OpRecord(rank, phase, op or "wait", group, shape, counts[kind], nbytes, max(mid, 0.0), max(low, 0.0), max(high, 0.0)))
+        found.append(
+            OpRecord(
+                rank,
+                phase,
+                op or "wait",
+                group,
+                shape,
+                counts[kind],
+                nbytes,
+                max(mid, 0.0),
+                max(low, 0.0),
+                max(high, 0.0),
+            )
+        )
     return found
 
 
@@ -119,15 +132,26 @@ def timeline(rank: int, step: StepTimes, origin_s: float) -> list[TimelineEvent]
     """The bars of one rank's step; `origin_s` is the time of the earliest rank's start."""
     shift = step.start_s - origin_s
     return [
-        TimelineEvent(rank, s["stream"], s["name"], s["op"] if s["phase"] in ("forward", "backward") and s["op"] else s["phase"].upper(),
-                      shift + s["start_s"], shift + s["end_s"],
-                      {k: v for k, v in (("bytes", s["nbytes"]), ("phase", s["phase"]), ("idle_s", s.get("idle_s"))) if v})
+        TimelineEvent(
+            rank,
+            s["stream"],
+            s["name"],
+            s["op"] if s["phase"] in ("forward", "backward") and s["op"] else s["phase"].upper(),
+            shift + s["start_s"],
+            shift + s["end_s"],
+            {k: v for k, v in (("bytes", s["nbytes"]), ("phase", s["phase"]), ("idle_s", s.get("idle_s"))) if v},
+        )
         for s in step.spans
     ]
 
 
-def measurement(plan: Plan, ranks: Iterable[dict[str, Any]], environment: dict[str, Any], correctness: dict[str, Any],
-                losses: list[float]) -> Measurement:
+def measurement(
+    plan: Plan,
+    ranks: Iterable[dict[str, Any]],
+    environment: dict[str, Any],
+    correctness: dict[str, Any],
+    losses: list[float],
+) -> Measurement:
     """Join what every rank reports: its records, phases, timeline and peak."""
     reports = list(ranks)
     step_s = reports[0]["step_s"]

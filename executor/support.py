@@ -23,8 +23,16 @@ def check(plan: Plan, model: ModelSpec) -> list[Fault]:
         The model that `plan.model` describes.
     """
     if plan.kind != "training":
-        return [Fault(f"plan of kind {plan.kind!r}", plan.name, "the executor trains", "a training plan", "executor-kind")]
-    return [*_degrees(plan), *_workload(plan), *_model(plan, model), *_tensor_parallel(plan, model), *_stages(plan, model)]
+        return [
+            Fault(f"plan of kind {plan.kind!r}", plan.name, "the executor trains", "a training plan", "executor-kind")
+        ]
+    return [
+        *_degrees(plan),
+        *_workload(plan),
+        *_model(plan, model),
+        *_tensor_parallel(plan, model),
+        *_stages(plan, model),
+    ]
 
 
 def require(plan: Plan, model: ModelSpec) -> None:
@@ -41,50 +49,102 @@ def _fault(plan: Plan, rule: str, what: str, why: str, fix: str) -> Fault:
 def _degrees(plan: Plan) -> Iterator[Fault]:
     lay = plan.layout
     if lay.cp > 1:
-        yield _fault(plan, "executor-cp", f"cp={lay.cp}", "context-parallel attention is predicted but not executed", "cp=1")
+        yield _fault(
+            plan, "executor-cp", f"cp={lay.cp}", "context-parallel attention is predicted but not executed", "cp=1"
+        )
     if lay.ep > 1 or lay.etp > 1:
-        yield _fault(plan, "executor-ep", f"ep={lay.ep} etp={lay.etp}",
-                     "experts run whole on every data-parallel rank", "ep=1 etp=1")
+        yield _fault(
+            plan,
+            "executor-ep",
+            f"ep={lay.ep} etp={lay.etp}",
+            "experts run whole on every data-parallel rank",
+            "ep=1 etp=1",
+        )
     fsdp = lay.fsdp or lay.dp
     if lay.zero_stage == 1 and fsdp != lay.dp:
-        yield _fault(plan, "executor-zero1-group", f"zero_stage=1 with fsdp={fsdp} of dp={lay.dp}",
-                     "ZeroRedundancyOptimizer shards over the whole data-parallel group", f"fsdp={lay.dp}, or zero_stage=3")
+        yield _fault(
+            plan,
+            "executor-zero1-group",
+            f"zero_stage=1 with fsdp={fsdp} of dp={lay.dp}",
+            "ZeroRedundancyOptimizer shards over the whole data-parallel group",
+            f"fsdp={lay.dp}, or zero_stage=3",
+        )
     shares = set(plan.batch_share)
     if len(shares) > 1:
-        yield _fault(plan, "executor-batch-share", f"batch shares {list(plan.batch_share)}",
-                     "data-parallel ranks average gradients of equal batches", "equal shares")
+        yield _fault(
+            plan,
+            "executor-batch-share",
+            f"batch shares {list(plan.batch_share)}",
+            "data-parallel ranks average gradients of equal batches",
+            "equal shares",
+        )
 
 
 def _workload(plan: Plan) -> Iterator[Fault]:
     work = plan.workload
     if work.precision not in ("fp32", "bf16"):
-        yield _fault(plan, "executor-precision", f"precision {work.precision}",
-                     "no loss scaling or 8-bit kernels are executed", "fp32 or bf16")
+        yield _fault(
+            plan,
+            "executor-precision",
+            f"precision {work.precision}",
+            "no loss scaling or 8-bit kernels are executed",
+            "fp32 or bf16",
+        )
     if work.optimizer not in ("adamw", "sgd"):
         yield _fault(plan, "executor-optimizer", f"optimizer {work.optimizer}", "it is not implemented", "adamw or sgd")
 
 
 def _model(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
     if model.frozen_blocks:
-        yield _fault(plan, "executor-frozen", f"{model.name} has frozen blocks",
-                     "only the language model is executed", "a text-only config")
+        yield _fault(
+            plan,
+            "executor-frozen",
+            f"{model.name} has frozen blocks",
+            "only the language model is executed",
+            "a text-only config",
+        )
     if model.learned_positions and model.learned_positions < plan.workload.seq_len:
-        yield _fault(plan, "executor-positions", f"seq_len={plan.workload.seq_len}",
-                     f"the position table has {model.learned_positions} rows", f"seq_len={model.learned_positions}")
+        yield _fault(
+            plan,
+            "executor-positions",
+            f"seq_len={plan.workload.seq_len}",
+            f"the position table has {model.learned_positions} rows",
+            f"seq_len={model.learned_positions}",
+        )
     for kind in model.layer_kinds():
         attention = kind.attention
         if not isinstance(attention, Attention):
-            yield _fault(plan, "executor-mla", f"{model.name} uses latent attention",
-                         "the executor has grouped-query attention only", "a dense or GQA model")
+            yield _fault(
+                plan,
+                "executor-mla",
+                f"{model.name} uses latent attention",
+                "the executor has grouped-query attention only",
+                "a dense or GQA model",
+            )
         if attention.softcap:
-            yield _fault(plan, "executor-softcap", f"{model.name} caps attention scores",
-                         "scaled_dot_product_attention has no soft cap", "a model without it")
+            yield _fault(
+                plan,
+                "executor-softcap",
+                f"{model.name} caps attention scores",
+                "scaled_dot_product_attention has no soft cap",
+                "a model without it",
+            )
         if attention.window is not None and attention.window < plan.workload.seq_len:
-            yield _fault(plan, "executor-window", f"sliding window {attention.window}",
-                         "attention runs over the whole sequence", f"seq_len={attention.window}")
+            yield _fault(
+                plan,
+                "executor-window",
+                f"sliding window {attention.window}",
+                "attention runs over the whole sequence",
+                f"seq_len={attention.window}",
+            )
         if kind.ffn.activation not in ACTIVATIONS:
-            yield _fault(plan, "executor-activation", f"activation {kind.ffn.activation!r}", "it is not implemented",
-                         ", ".join(ACTIVATIONS))
+            yield _fault(
+                plan,
+                "executor-activation",
+                f"activation {kind.ffn.activation!r}",
+                "it is not implemented",
+                ", ".join(ACTIVATIONS),
+            )
 
 
 def _tensor_parallel(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
@@ -92,16 +152,31 @@ def _tensor_parallel(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
     if tp == 1:
         return
     if model.vocab % tp:
-        yield _fault(plan, "executor-vocab", f"vocabulary {model.vocab} with tp={tp}",
-                     "each rank takes an equal part of embedding and head", f"a vocabulary padded to {-(-model.vocab // tp) * tp}")
+        yield _fault(
+            plan,
+            "executor-vocab",
+            f"vocabulary {model.vocab} with tp={tp}",
+            "each rank takes an equal part of embedding and head",
+            f"a vocabulary padded to {-(-model.vocab // tp) * tp}",
+        )
     for kind in model.layer_kinds():
         attention = kind.attention
         if attention.n_kv_heads % tp:
-            yield _fault(plan, "executor-kv-copies", f"tp={tp} with {attention.n_kv_heads} key-value heads",
-                         "key-value heads are split, not copied", f"tp={attention.n_kv_heads}")
+            yield _fault(
+                plan,
+                "executor-kv-copies",
+                f"tp={tp} with {attention.n_kv_heads} key-value heads",
+                "key-value heads are split, not copied",
+                f"tp={attention.n_kv_heads}",
+            )
         if isinstance(attention, Attention) and attention.qk_norm == "full":
-            yield _fault(plan, "executor-qk-norm", f"tp={tp} with a norm over all heads",
-                         "the norm would need a reduction over the heads of all ranks", "tp=1")
+            yield _fault(
+                plan,
+                "executor-qk-norm",
+                f"tp={tp} with a norm over all heads",
+                "the norm would need a reduction over the heads of all ranks",
+                "tp=1",
+            )
         if isinstance(kind.ffn, Moe):
             yield _fault(plan, "executor-moe-tp", f"tp={tp} with experts", "experts are not split over tp", "tp=1")
 
@@ -110,12 +185,27 @@ def _stages(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
     lay = plan.layout
     held = sorted(i for stage in plan.stages for i in stage.layers)
     if held != list(range(model.n_layers)):
-        yield _fault(plan, "executor-layers", f"stages hold layers {held}", f"{model.name} has layers 0..{model.n_layers - 1}, each once",
-                     "stages that cover them")
+        yield _fault(
+            plan,
+            "executor-layers",
+            f"stages hold layers {held}",
+            f"{model.name} has layers 0..{model.n_layers - 1}, each once",
+            "stages that cover them",
+        )
     if lay.pp > 1 and len(plan.actions) != lay.pp:
-        yield _fault(plan, "executor-actions", f"{len(plan.actions)} action lists", f"pp={lay.pp} ranks each need one",
-                     "a plan built by build_plan")
-    if lay.pp > 1 and any("I" in a or "W" in a for rank in plan.actions for a in rank):
-        if lay.zero_stage or lay.recompute != "none":
-            yield _fault(plan, "executor-split-backward", f"schedule {lay.schedule} with ZeRO or recomputation",
-                         "a split backward keeps its graph between I and W", "zero_stage=0 recompute=none")
+        yield _fault(
+            plan,
+            "executor-actions",
+            f"{len(plan.actions)} action lists",
+            f"pp={lay.pp} ranks each need one",
+            "a plan built by build_plan",
+        )
+    split = any("I" in action or "W" in action for rank in plan.actions for action in rank)
+    if split and (lay.zero_stage or lay.recompute != "none"):
+        yield _fault(
+            plan,
+            "executor-split-backward",
+            f"schedule {lay.schedule} with ZeRO or recomputation",
+            "a split backward keeps its graph between I and W",
+            "zero_stage=0 recompute=none",
+        )

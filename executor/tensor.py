@@ -55,7 +55,9 @@ class TensorParallel:
         if self.mesh is None:
             return y
         stream = Shard(1) if self.sp else Replicate()
-        summed = DTensor.from_local(y.contiguous(), self.mesh, [Partial()], run_check=False).redistribute(placements=[stream])
+        summed = DTensor.from_local(y.contiguous(), self.mesh, [Partial()], run_check=False).redistribute(
+            placements=[stream]
+        )
         return summed.to_local(grad_placements=[stream])
 
     def own_rows(self, x: Tensor) -> Tensor:
@@ -84,7 +86,7 @@ class TensorParallel:
             yield
 
     def shard(self, whole: Tensor, dim: int | None) -> Tensor:
-        """This rank's part of a whole parameter split along `dim` (None: replicated)."""
+        """Part of this rank of a whole parameter split along `dim` (None: replicated)."""
         if dim is None or self.size == 1:
             return whole
         return whole.chunk(self.size, dim=dim)[self.rank].contiguous()

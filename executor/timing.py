@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from executor.device import Backend
@@ -91,8 +92,17 @@ class Recorder:
         self._switches.append((mark, self._stack[-1]))
         return mark
 
-    def open(self, phase: str, name: str, stream: str = "compute", *, nbytes: int = 0, op: str = "",
-             group: str = "", key: tuple[Any, ...] = ()) -> Span:
+    def open(
+        self,
+        phase: str,
+        name: str,
+        stream: str = "compute",
+        *,
+        nbytes: int = 0,
+        op: str = "",
+        group: str = "",
+        key: tuple[Any, ...] = (),
+    ) -> Span:
         """Enter a phase and keep it for the timeline; `close` leaves it."""
         entry = Span(phase, name, stream, self.push(phase), None, nbytes, op, group, key)
         self._spans.append(entry)
@@ -132,13 +142,23 @@ class Recorder:
         phases: dict[str, float] = defaultdict(float)
         seconds = self.backend.seconds
         marks = [*self._switches, (end, "")]
-        for (start, phase), (stop, _) in zip(marks, marks[1:], strict=False):
+        for (start, phase), (stop, _) in pairwise(marks):
             phases[phase] += seconds(start, stop)
         origin = self._switches[0][0]
         spans = [
-            {"phase": s.phase, "name": s.name, "stream": s.stream, "start_s": seconds(origin, s.start),
-             "end_s": seconds(origin, s.end), "nbytes": s.nbytes, "op": s.op, "group": s.group, "key": s.key}
-            for s in self._spans if s.end is not None
+            {
+                "phase": s.phase,
+                "name": s.name,
+                "stream": s.stream,
+                "start_s": seconds(origin, s.start),
+                "end_s": seconds(origin, s.end),
+                "nbytes": s.nbytes,
+                "op": s.op,
+                "group": s.group,
+                "key": s.key,
+            }
+            for s in self._spans
+            if s.end is not None
         ]
         return StepTimes(self._host_start, seconds(origin, end), dict(phases), spans, dict(self._counts))
 

@@ -48,12 +48,18 @@ def check_version() -> None:
     """Raise `RunError` on a PyTorch whose internals this file was not tested with."""
     version = torch.__version__
     if not any(version.startswith(f"{v}.") for v in TESTED):
-        raise RunError(f"PyTorch {version} is installed; the executor is tested with {', '.join(TESTED)}. "
-                       f"Try: pip install 'torch=={TESTED[-1]}.0'")
+        raise RunError(
+            f"PyTorch {version} is installed; the executor is tested with {', '.join(TESTED)}. "
+            f"Try: pip install 'torch=={TESTED[-1]}.0'"
+        )
 
 
-def pipeline(stages: Sequence[PipelineStage], microbatches: int, loss: Callable[[Tensor, Tensor], Tensor],
-             actions: Sequence[Sequence[str]]) -> Any:
+def pipeline(
+    stages: Sequence[PipelineStage],
+    microbatches: int,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    actions: Sequence[Sequence[str]],
+) -> Any:
     """PyTorch's pipelining runtime set to run `actions` (compute actions of every pipeline rank).
 
     The runtime adds the sends, receives and gradient reductions that the list implies.
@@ -99,13 +105,13 @@ def around_compute(stage: PipelineStage, around: Callable[[str, int], Any]) -> N
         with around("REDUCE_GRAD", -1):
             return reduce(factor)
 
-    stage.forward_one_chunk = run_forward  # type: ignore[method-assign]
-    stage.backward_one_chunk = run_backward  # type: ignore[method-assign]
-    stage.backward_weight_one_chunk = run_weight  # type: ignore[method-assign]
-    stage.perform_reduce_grad = run_reduce  # type: ignore[method-assign]
+    stage.forward_one_chunk = run_forward
+    stage.backward_one_chunk = run_backward
+    stage.backward_weight_one_chunk = run_weight
+    stage.perform_reduce_grad = run_reduce
 
 
-def communication_size(op: str, arguments: Mapping[str, Any]) -> int:
+def communication_size(arguments: Mapping[str, Any]) -> int:
     """Bytes of a collective by the nccl-tests convention (the larger of its two buffers)."""
     sizes = [v.numel() * v.element_size() for v in arguments.values() if isinstance(v, Tensor)]
     return max(sizes, default=0)
@@ -155,7 +161,7 @@ class CommunicationWatch:
             axis = self._axis(given.get("group"))
             if not axis:
                 return original(*args, **kwargs)
-            nbytes = communication_size(op, given)
+            nbytes = communication_size(given)
             self.recorder.issued(op, axis, nbytes)
             with self._covers(op, axis, nbytes, ""):
                 work = original(*args, **kwargs)
@@ -232,8 +238,15 @@ class CommunicationWatch:
             key = (kind, *pair, number)
             if kind == "send":
                 self.recorder.issued("send_recv", "pp", nbytes)
-            with self.recorder.span("pp_comm", f"{kind} to {first.peer}" if kind == "send" else f"{kind} from {first.peer}",
-                                    "pp", nbytes=nbytes, op="send_recv", group="pp", key=("issue", *key)):
+            with self.recorder.span(
+                "pp_comm",
+                f"{kind} to {first.peer}" if kind == "send" else f"{kind} from {first.peer}",
+                "pp",
+                nbytes=nbytes,
+                op="send_recv",
+                group="pp",
+                key=("issue", *key),
+            ):
                 works = original(ops, desc)
             for work in works:
                 self._p2p[id(work)] = (work, nbytes, key)
@@ -251,7 +264,9 @@ class CommunicationWatch:
                 original(works)
                 return
             _, nbytes, key = known[0]
-            with self.recorder.span("pp_comm", f"wait {key[0]}", "pp", nbytes=nbytes, op="send_recv", group="pp", key=("wait", *key)):
+            with self.recorder.span(
+                "pp_comm", f"wait {key[0]}", "pp", nbytes=nbytes, op="send_recv", group="pp", key=("wait", *key)
+            ):
                 original(works)
 
         return call
@@ -313,7 +328,9 @@ class BucketReduction:
         work = dist.all_reduce(flat, group=self.group, async_op=True)
         self._bytes += flat.numel() * flat.element_size()
         if bucket.is_last() and self.recorder.active and self._open is None:
-            self._open = self.recorder.open("dp_comm", "all_reduce wait for buckets", "dp", nbytes=self._bytes, op="wait", group="dp")
+            self._open = self.recorder.open(
+                "dp_comm", "all_reduce wait for buckets", "dp", nbytes=self._bytes, op="wait", group="dp"
+            )
         future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
         return future
 

@@ -1,4 +1,4 @@
-"""The torchrun entry: ``python -m torch.distributed.run --nproc_per_node N -m executor.worker --plan plan.json --out DIR``.
+"""The torchrun entry: ``torchrun --nproc_per_node N -m executor.worker --plan plan.json --out DIR``.
 
 `--plan` may be repeated: the plans share one launch and are timed in turn.
 """
@@ -51,6 +51,14 @@ def progress(text: str) -> None:
         messages.say("progress", text=text)
 
 
+def _mismatch(name: str, verdict: dict[str, Any]) -> str:
+    return (
+        f"plan {name} does not compute what a single process does: loss off by {verdict['loss_rel_err']:.1e}, "
+        f"gradient of {verdict['worst_parameter']} by {verdict['grad_rel_err']:.1e}, next loss by "
+        f"{verdict['next_loss_rel_err']:.1e} (relative), more than {verdict['tolerance']:.0e}; nothing was timed"
+    )
+
+
 class Session:
     """Plans of one launch on this rank."""
 
@@ -63,13 +71,16 @@ class Session:
         self.recorder = timing.Recorder(self.backend)
         timing.install(self.recorder)
         self.watch = torch_adapter.CommunicationWatch(self.recorder)
+        progress(f"{dist.get_world_size()} ranks on {self.backend.device.type} with {self.backend.collectives}")
         self.plans: list[tuple[Plan, ModelSpec]] = []
         for path in args.plan:
             plan = load_plan(path)
             spec = read_config(plan.model, plan.model_name)
             support.require(plan, spec)
             if plan.layout.world != dist.get_world_size():
-                raise RunError(f"plan {plan.name} needs {plan.layout.world} ranks; {dist.get_world_size()} were started")
+                raise RunError(
+                    f"plan {plan.name} needs {plan.layout.world} ranks; {dist.get_world_size()} were started"
+                )
             self.plans.append((plan, spec))
         self._references: dict[tuple[Any, ...], check.Reference] = {}
 
@@ -96,10 +107,7 @@ class Session:
             verdict = check.verify(job, self._reference(small_plan, small_spec))
             verdict["actions_executed"] = self._executed(job)
             if not verdict["passed"]:
-                raise RunError(
-                    f"plan {plan.name} does not compute what a single process does: loss off by {verdict['loss_rel_err']:.1e}, "
-                    f"gradient of {verdict['worst_parameter']} by {verdict['grad_rel_err']:.1e}, next loss by "
-                    f"{verdict['next_loss_rel_err']:.1e} (relative), more than {verdict['tolerance']:.0e}; nothing was timed")
+                raise RunError(_mismatch(plan.name, verdict))
             progress(f"{plan.name}: equals a single process (gradients within {verdict['grad_rel_err']:.1e})")
             verdicts.append(verdict)
             if small_spec is not spec:
@@ -117,8 +125,10 @@ class Session:
         everywhere: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everywhere, same)
         if not all(everywhere):
-            raise RunError(f"plan {job.plan.name}: the pipeline ran other actions than the plan lists "
-                           f"(ranks {[r for r, ok in enumerate(everywhere) if not ok]})")
+            raise RunError(
+                f"plan {job.plan.name}: the pipeline ran other actions than the plan lists "
+                f"(ranks {[r for r, ok in enumerate(everywhere) if not ok]})"
+            )
         return True
 
     def run(self) -> None:
@@ -132,8 +142,15 @@ class Session:
                     messages.say("checked", plan=plan.name, verdict=verdict)
             return
         with self.watch.installed():
-            series = measure.time_plans(jobs, self.recorder, self.watch, repeats=self.args.repeats, warmup=self.args.warmup,
-                                        budget_s=self.args.budget, on_progress=progress)
+            series = measure.time_plans(
+                jobs,
+                self.recorder,
+                self.watch,
+                repeats=self.args.repeats,
+                warmup=self.args.warmup,
+                budget_s=self.args.budget,
+                on_progress=progress,
+            )
         offset = process.clock_offset_s()
         for number, (job, found, verdict) in enumerate(zip(jobs, series, verdicts, strict=True)):
             self._write(number, job, found, verdict, offset)
@@ -161,8 +178,13 @@ class Session:
         dist.all_gather_object(everyone, mine)
         if rank != 0:
             return
-        environment = {**self.backend.environment(), "ranks": dist.get_world_size(), "warmup": self.args.warmup,
-                       "seed": self.args.seed, "interleaved_with": [p.name for p, _ in self.plans if p is not job.plan]}
+        environment = {
+            **self.backend.environment(),
+            "ranks": dist.get_world_size(),
+            "warmup": self.args.warmup,
+            "seed": self.args.seed,
+            "interleaved_with": [p.name for p, _ in self.plans if p is not job.plan],
+        }
         result = summary.measurement(job.plan, everyone, environment, verdict, losses)
         path = save_measurement(result, Path(self.args.out) / f"{number:02d}" / "measured.json")
         messages.say("written", number=number, path=str(path))

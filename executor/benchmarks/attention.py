@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 
 from executor.benchmarks.base import Bench, Case
 
@@ -22,12 +22,24 @@ def cases(bench: Bench, quick: bool) -> list[Case]:
 
         out = forward()
 
-        def backward(out: torch.Tensor = out, q: torch.Tensor = q, k: torch.Tensor = k, v: torch.Tensor = v,
-                     upstream: torch.Tensor = upstream) -> object:
+        def backward(
+            out: torch.Tensor = out,
+            q: torch.Tensor = q,
+            k: torch.Tensor = k,
+            v: torch.Tensor = v,
+            upstream: torch.Tensor = upstream,
+        ) -> object:
             return torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True)
 
         for direction, call in (("forward", forward), ("backward", backward)):
-            facts = {"batch": batch, "seq_len": seq, "n_heads": heads, "n_kv_heads": kv_heads, "head_dim": dim, "dtype": dtype,
-                     "direction": direction}
+            facts = {
+                "batch": batch,
+                "seq_len": seq,
+                "n_heads": heads,
+                "n_kv_heads": kv_heads,
+                "head_dim": dim,
+                "dtype": dtype,
+                "direction": direction,
+            }
             found.append(Case(facts, call))
     return found

@@ -31,7 +31,7 @@ def groups(world: int) -> list[tuple[int, int]]:
 
 
 def make(size: int, stride: int) -> Any:
-    """This rank's group among all groups of that shape (every rank must call it)."""
+    """Group of this rank among all groups of that shape (every rank must call it)."""
     world, mine = dist.get_world_size(), None
     for block in range(0, world, size * stride):
         for offset in range(stride):
@@ -66,14 +66,11 @@ def _call(op: str, whole: torch.Tensor, part: torch.Tensor, group: Any) -> Calla
         return lambda: dist.all_to_all_single(other, whole, group=group)
     if op == "broadcast":
         return lambda: dist.broadcast(whole, src=dist.get_process_group_ranks(group)[0], group=group)
-    return _ring(whole, group)
+    return _exchange(whole, group)
 
 
-def _ring(whole: torch.Tensor, group: Any) -> Callable[[], object]:
-    """Pairs exchange one way and then the other; a call is one transfer in each direction, halved by the caller's count.
-
-    Even ranks send and odd ranks receive, then the reverse, so one call is two transfers in a row.
-    """
+def _exchange(whole: torch.Tensor, group: Any) -> Callable[[], object]:
+    """Neighbouring pairs: even ranks send and odd ranks receive, then the reverse; a call is two transfers in a row."""
     ranks = dist.get_process_group_ranks(group)
     me = ranks.index(dist.get_rank())
     partner = me ^ 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
+
+import torch
 
 from executor.benchmarks.base import Bench, Case
 
@@ -24,8 +27,8 @@ def cases(bench: Bench, quick: bool) -> list[Case]:
                 return {"m": m, "n": n, "k": k, "dtype": sizes.dtype, "orientation": orientation}
 
             found += [
-                Case(fact("forward", tokens, n_out, n_in), lambda x=x, w=w: x @ w.t()),
-                Case(fact("dgrad", tokens, n_in, n_out), lambda dy=dy, w=w: dy @ w),
-                Case(fact("wgrad", n_in, n_out, tokens), lambda dy=dy, x=x: dy.t() @ x),
+                Case(fact("forward", tokens, n_out, n_in), partial(torch.matmul, x, w.t())),
+                Case(fact("dgrad", tokens, n_in, n_out), partial(torch.matmul, dy, w)),
+                Case(fact("wgrad", n_in, n_out, tokens), partial(torch.matmul, dy.t(), x)),
             ]
     return found

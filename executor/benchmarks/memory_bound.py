@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812 - the name that PyTorch's own documentation uses
 
 from executor.benchmarks.base import Bench, Case
 from executor.device import rms_norm
@@ -60,7 +60,10 @@ def _norms(bench: Bench, n: int) -> list[Case]:
         def backward(y: torch.Tensor = y) -> object:
             return torch.autograd.grad(y, (x, weight), upstream, retain_graph=True)
 
-        found += [_case(name, passes[0] * size, kernels[0], forward), _case(f"{name}_backward", passes[1] * size, kernels[1], backward)]
+        found += [
+            _case(name, passes[0] * size, kernels[0], forward),
+            _case(f"{name}_backward", passes[1] * size, kernels[1], backward),
+        ]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -23,7 +24,7 @@ def run(bench: Bench) -> list[dict[str, Any]]:
     for nbytes in (1 << 20, 1 << 23):
         flat = bench.tensor(nbytes // 4)
         # As many GEMMs as last roughly as long as the collective, so that either could hide the other.
-        alone = bench.run([Case({}, lambda: x @ w.t()), Case({}, lambda flat=flat: dist.all_reduce(flat, op=dist.ReduceOp.MAX))])
+        alone = bench.run([Case({}, lambda: x @ w.t()), Case({}, partial(dist.all_reduce, flat, op=dist.ReduceOp.MAX))])
         number = max(1, round(alone[1]["seconds"] / alone[0]["seconds"]))
 
         def compute(number: int = number) -> None:
@@ -40,7 +41,7 @@ def run(bench: Bench) -> list[dict[str, Any]]:
         facts = {"nbytes": nbytes, "gemms": number, "m": tokens, "n": n_out, "k": n_in}
         cases += [
             Case({**facts, "what": "compute"}, compute),
-            Case({**facts, "what": "collective"}, lambda flat=flat: dist.all_reduce(flat, op=dist.ReduceOp.MAX)),
+            Case({**facts, "what": "collective"}, partial(dist.all_reduce, flat, op=dist.ReduceOp.MAX)),
             Case({**facts, "what": "both"}, both),
         ]
     rows = bench.run(cases)
@@ -49,6 +50,13 @@ def run(bench: Bench) -> list[dict[str, Any]]:
         compute_s, collective_s, both_s = (rows[i + j]["seconds"] for j in range(3))
         share = (compute_s + collective_s - both_s) / min(compute_s, collective_s)
         facts = {k: rows[i][k] for k in ("nbytes", "gemms", "m", "n", "k")}
-        found.append({**facts, "compute_s": compute_s, "collective_s": collective_s, "both_s": both_s,
-                      "hidden_share": min(1.0, max(0.0, share))})
+        found.append(
+            {
+                **facts,
+                "compute_s": compute_s,
+                "collective_s": collective_s,
+                "both_s": both_s,
+                "hidden_share": min(1.0, max(0.0, share)),
+            }
+        )
     return found

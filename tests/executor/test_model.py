@@ -32,7 +32,15 @@ def test_parameter_count_is_the_specs(config: dict[str, Any]) -> None:
 
 def test_gpt2_small_count() -> None:
     # 124,439,808: the count of GPT-2 small in its model card's checkpoint.
-    config = {**GPT2, "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_positions": 1024, "n_ctx": 1024}
+    config = {
+        **GPT2,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_ctx": 1024,
+    }
     with torch.device("meta"):
         model = Decoder(read_config(config), 128)
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
@@ -81,10 +89,16 @@ def test_moe_equals_a_loop_over_tokens() -> None:
         scores = experts.router.weight @ t
         best = sorted(range(4), key=lambda e: -float(scores[e]))[:2]
         share = torch.softmax(scores[best], 0)
-        wanted.append(sum(
-            s * (experts.expert_down[e] @ (torch.nn.functional.silu(experts.expert_gate[e] @ t) * (experts.expert_up[e] @ t)))
-            for s, e in zip(share, best, strict=True)
-        ))
+        wanted.append(
+            sum(
+                s
+                * (
+                    experts.expert_down[e]
+                    @ (torch.nn.functional.silu(experts.expert_gate[e] @ t) * (experts.expert_up[e] @ t))
+                )
+                for s, e in zip(share, best, strict=True)
+            )
+        )
     torch.testing.assert_close(experts(x)[0], torch.stack(wanted), rtol=1e-4, atol=1e-6)
 
 
@@ -120,7 +134,13 @@ def test_phases_add_up_and_nest() -> None:
 
 
 def test_a_large_model_is_checked_as_a_narrow_copy() -> None:
-    config = {**LLAMA, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
+    config = {
+        **LLAMA,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+    }
     plan, spec = make_plan("big", Layout(tp=2), config), read_config(config)
     small, small_plan = reduced(spec, plan, 1_000_000)
     assert small.parameters < 1_000_000 and small.n_layers == spec.n_layers
