@@ -19,24 +19,28 @@ from tests.conftest import ROOT
 
 PACKAGES = ("hwmodels", "planner", "executor", "reports")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-HEAVY = ("torch", "pandas", "networkx", "scipy", "simpy", "jinja2", "numpy", "pydantic_core")
+HEAVY = ("torch", "pandas", "networkx", "scipy", "simpy", "jinja2", "numpy")
 
 
 def _names(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
+def _code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    first = node.body[0]
+    if ast.get_docstring(node) is not None and first.end_lineno is not None:
+        lines -= first.end_lineno - first.lineno + 1
+    return lines
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=_names(SOURCES))
 def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 450
-    long = {
-        node.name: node.end_lineno - node.lineno + 1
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.lineno + 1 > 70
-    }
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = {node.name: _code_lines(node) for node in functions if _code_lines(node) > 70}
     assert not long
 
 

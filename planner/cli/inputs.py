@@ -28,11 +28,8 @@ ClusterName = Annotated[
 ]
 SeqLen = Annotated[int | None, typer.Option("--seq-len", metavar="TOKENS", help="Tokens in a sequence.")]
 Gbs = Annotated[int | None, typer.Option("--gbs", metavar="SEQUENCES", help="Sequences in a step, all ranks together.")]
-Precision = Annotated[str, typer.Option("--precision", help="bf16, fp16 or fp32.")]
-Optimizer = Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")]
-Framework = Annotated[str, typer.Option("--framework", help="Whose switches and defaults to assume (list frameworks).")]
 
-# Where a scenario may state them as well, "not given" must be told from the default.
+# A scenario or a plan may state these as well, so "not given" must be told from the default.
 MaybePrecision = Annotated[str | None, typer.Option("--precision", help="bf16 (default), fp16 or fp32.")]
 MaybeOptimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw (default) or sgd.")]
 MaybeFramework = Annotated[str | None, typer.Option("--framework", help="Whose switches to assume (default generic).")]
@@ -40,6 +37,7 @@ MaybeFramework = Annotated[str | None, typer.Option("--framework", help="Whose s
 PRECISIONS = ("bf16", "fp16", "fp32")
 OPTIMIZERS = ("adamw", "sgd")
 MOST_VALUES = 4096
+DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "generic"}
 
 
 def out_folder(out: Path | None, name: str) -> Path:
@@ -91,6 +89,11 @@ def parse_values(text: str, where: str) -> tuple[int, ...]:
     if faults:
         raise InputError(faults)
     return tuple(sorted(found))
+
+
+def with_defaults(stated: dict[str, Any]) -> dict[str, Any]:
+    """The words of a workload, with a default where an option was not given (None)."""
+    return {**DEFAULTS, **{name: value for name, value in stated.items() if value is not None}}
 
 
 def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: str, framework: str) -> Workload:

@@ -25,9 +25,9 @@ def predict(
     cluster: inputs.ClusterName = None,
     seq_len: inputs.SeqLen = None,
     gbs: inputs.Gbs = None,
-    precision: inputs.Precision = "bf16",
-    optimizer: inputs.Optimizer = "adamw",
-    framework: inputs.Framework = "generic",
+    precision: inputs.MaybePrecision = None,
+    optimizer: inputs.MaybeOptimizer = None,
+    framework: inputs.MaybeFramework = None,
     tp: lay.Tp = None,
     sp: lay.Sp = None,
     cp: lay.Cp = None,
@@ -51,50 +51,38 @@ def predict(
     from planner.predict import predict as price
 
     degrees = {
-        "tp": tp,
-        "sp": sp,
-        "cp": cp,
-        "pp": pp,
-        "vpp": vpp,
-        "dp": dp,
-        "ep": ep,
-        "etp": etp,
-        "zero_stage": zero_stage,
-        "fsdp": fsdp,
-        "mbs": mbs,
-        "recompute": recompute,
-        "schedule": schedule,
-    }
+        "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
+        "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
+    }  # fmt: skip
+    stated = {"seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework}
     if plan is not None:
-        lay.not_with_plan(model=model, seq_len=seq_len, gbs=gbs, **degrees)
+        lay.not_with_plan(model=model, **stated, **degrees)
         case = lay.case_of_plan(plan, cluster)
     else:
         inputs.required(model=model, cluster=cluster, seq_len=seq_len, gbs=gbs)
-        work = inputs.workload(seq_len, gbs, precision, optimizer, framework)
-        case = lay.case_of_options(model, cluster, work, degrees)
+        case = lay.case_of_options(model, cluster, inputs.workload(**inputs.with_defaults(stated)), degrees)
     step = price(case.model, case.cluster, case.workload, case.layout, explain=explain)
     written = write_plan(out, case, step) if out is not None else None
-    if json:
-        from planner.cli.output import print_json
-        from planner.predict import summary
-
-        echo = {
-            "model": case.model.name,
-            "cluster": case.cluster_name,
-            "workload": case.workload,
-            "layout": case.layout,
-        }
-        print_json({"schema": 1, **echo, "step": summary(step)})
-        return
-    from planner.cli.show import show_explain, show_inputs, show_step
-
-    show_inputs(case)
-    show_step(step)
-    show_explain(step.explain)
+    show(case, step, json)
     if written is not None:
         from planner.cli.output import note
 
         note(f"plan written to {written}")
+
+
+def show(case: lay.Case, step: Step, json: bool) -> None:
+    """The predicted step, as JSON or for a person."""
+    from planner.cli.output import print_json
+    from planner.cli.show import show_explain, show_inputs, show_step
+    from planner.predict import summary
+
+    if json:
+        echo = {"model": case.model.name, "cluster": case.cluster_name, "workload": case.workload}
+        print_json({"schema": 1, **echo, "layout": case.layout, "step": summary(step)})
+        return
+    show_inputs(case)
+    show_step(step)
+    show_explain(step.explain)
 
 
 def write_plan(path: Path, case: lay.Case, step: Step) -> Path:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from planner.scenario import Scenario
     from planner.search import Space
 
-DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "generic"}
 OBJECTIVE = "step_time"
 TOP = 10
 
@@ -96,8 +95,7 @@ def problem_of(
     from planner.search import Space
 
     inputs.required(model=model, cluster=cluster, seq_len=stated["seq_len"], gbs=stated["gbs"])
-    words = {**DEFAULTS, **{name: value for name, value in stated.items() if value is not None}}
-    work = inputs.workload(**words)
+    work = inputs.workload(**inputs.with_defaults(stated))
     spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
     space = Space.of(ranges)
     chosen = objective or OBJECTIVE

@@ -15,7 +15,8 @@ NARROW = (*TRAINED, "--tp", "1,2", "--pp", "1..2", "--zero-stage", "0,1", "--mbs
 TINY = """\
 model:
   {model_type: llama, hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2, num_attention_heads: 4,
-   num_key_value_heads: 4, vocab_size: 256, rms_norm_eps: 1.0e-5, max_position_embeddings: 64, tie_word_embeddings: false}
+   num_key_value_heads: 4, vocab_size: 256, rms_norm_eps: 1.0e-5, max_position_embeddings: 64,
+   tie_word_embeddings: false}
 cluster: cpu-local
 workload: {seq_len: 32, gbs: 4, precision: fp32, optimizer: adamw, framework: ours}
 search: {mbs: [1], recompute: [none], top: 3}
