@@ -311,7 +311,7 @@ def with_calibration(
         )
         for pool in cluster.pools
     )
-    fabric = cluster.fabric
+    fabric = replace(cluster.fabric, gpus_per_node=pools[0].gpus_per_node)
     if curves:
         tables = {**fabric.tables, **curves}
         intra = _as_fast_as_measured(fabric.intra, curves)

@@ -32,8 +32,9 @@ class GemmRow(Protocol):
 
 
 class MemoryRow(Protocol):
-    """Seconds of `kernels` memory-bound kernels that move `nbytes` together."""
+    """Seconds of `kernels` memory-bound kernels that move `nbytes` together; `name` is the operator."""
 
+    name: str
     nbytes: int
     kernels: int
     seconds: float
@@ -76,7 +77,7 @@ CPU_GEMM_FREE = (
     Free("cpu_half_k", 16.0, 1e-3, 500.0), Free("cpu_read", 0.5, 1e-3, 20.0), Free("cpu_write", 1.0, 1e-3, 40.0),
     Free("cpu_floor", 5e-6, 5e-7, 2e-4),
 )  # fmt: skip
-MEMORY_FREE = (Free("efficiency", 0.8, 0.01, 20.0), Free("launch", 3e-6, 2e-7, 2e-4))
+MEMORY_FREE = (Free("efficiency", 0.8, 0.01, 20.0), Free("launch", 3e-6, 2e-7, 5e-3))
 CPU_ATTENTION_FREE = (
     Free("forward.efficiency", 0.5, 0.005, 20.0), Free("backward.efficiency", 0.4, 0.005, 20.0),
     Free("launch", 2e-5, 1e-6, 2e-3),
@@ -164,17 +165,32 @@ def _fit_gemm(device: Device, dtype: str, rows: list[GemmRow], source: str) -> d
 
 
 def _fit_memory(device: Device, rows: list[MemoryRow], source: str) -> dict[str, Coefficient]:
+    """The law over all operators, and one for each that has 3 rows (``memory.<name>.efficiency``).
+
+    Operators that compute much for each byte (SiLU, cross-entropy) are slower than copies.
+    """
+    flat = with_coefficients(device, {"memory.ramp_s": 0.0})
+    found = _memory_law(flat, rows, "", source)
+    by_name: dict[str, list[MemoryRow]] = defaultdict(list)
+    for row in rows:
+        by_name[row.name].append(row)
+    for name, mine in by_name.items():
+        if name and len(mine) >= 3 and len(by_name) > 1:
+            found |= _memory_law(flat, mine, name, source)
+    return found | {"memory.ramp_s": Coefficient(0.0, source + "; part of memory.launch", len(rows), 0.0)}
+
+
+def _memory_law(device: Device, rows: list[MemoryRow], name: str, source: str) -> dict[str, Coefficient]:
     kernels = np.asarray([row.kernels for row in rows], dtype=np.float64)
     nbytes = np.asarray([row.nbytes for row in rows], dtype=np.float64)
-    flat = with_coefficients(device, {"memory.ramp_s": 0.0})
+    prefix = f"memory.{name}." if name else "memory."
 
     def predict(values: FloatArray) -> FloatArray:
-        numbers = {f"memory.{f.name}": float(v) for f, v in zip(MEMORY_FREE, values, strict=True)}
-        return memory_seconds(with_coefficients(flat, numbers), nbytes / kernels).mid * kernels
+        numbers = {prefix + f.name: float(v) for f, v in zip(MEMORY_FREE, values, strict=True)}
+        return memory_seconds(with_coefficients(device, numbers), nbytes / kernels, impl=name).mid * kernels
 
     values, errors = solve(predict, MEMORY_FREE, _seconds(rows, "memory"), scale=0.2, prior=0.02)
-    found = _named("memory.", MEMORY_FREE, values, errors, source)
-    return found | {"memory.ramp_s": Coefficient(0.0, source + "; part of memory.launch", errors.size, 0.0)}
+    return _named(prefix, MEMORY_FREE, values, errors, source)
 
 
 def _fit_attention(device: Device, rows: list[AttentionRow], source: str) -> dict[str, Coefficient]:

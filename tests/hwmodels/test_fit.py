@@ -16,7 +16,7 @@ from hwmodels import catalog, fit, measured, recording, refit, validation
 from hwmodels.__main__ import main, run
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import InputError
-from hwmodels.kernels import attention_seconds, gemm_seconds
+from hwmodels.kernels import attention_seconds, gemm_seconds, memory_seconds
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Row:
     compute_s: float = 0
     collective_s: float = 0
     both_s: float = 0
+    name: str = ""
 
 
 SHAPES = [(m, n, k) for m in (64, 256, 1024, 4096) for n in (64, 512, 4096) for k in (64, 512, 2048)]
@@ -82,6 +83,21 @@ def test_memory_fit_by_hand() -> None:
     found = fit.fit_device(catalog.device("cpu-core"), [], rows, [], source="test")
     assert found["memory.efficiency"].value == pytest.approx(0.5, rel=0.01)
     assert found["memory.launch"].value == pytest.approx(1e-5, rel=0.03)
+
+
+def test_memory_fit_by_operator() -> None:
+    # Copies at 6 GB/s, an operator that computes much at 2 GB/s: each keeps its own share of 12 GB/s.
+    rows = [Row(1e-5 + b / 6e9, name="copy", nbytes=b) for b in (1e5, 1e6, 1e7)]
+    rows += [Row(2e-5 + b / 2e9, name="silu", nbytes=b) for b in (1e5, 1e6, 1e7)]
+    device = catalog.device("cpu-core")
+    found = fit.fit_device(device, [], rows, [], source="test")
+    assert found["memory.copy.efficiency"].value == pytest.approx(6 / 12, rel=0.02)
+    assert found["memory.silu.efficiency"].value == pytest.approx(2 / 12, rel=0.02)
+    fitted = replace(device, coefficients=found)
+    assert float(memory_seconds(fitted, 5e6, impl="silu").mid) == pytest.approx(2e-5 + 5e6 / 2e9, rel=0.03)
+    # An operator without rows takes what all of them together give: between the two.
+    pooled = float(memory_seconds(fitted, 5e6, impl="unheard-of").mid)
+    assert 5e6 / 6e9 < pooled < 5e6 / 2e9
 
 
 def test_attention_fit_recovers_both_directions() -> None:
