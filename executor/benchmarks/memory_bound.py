@@ -46,11 +46,12 @@ def _norms(bench: Bench, n: int) -> list[Case]:
     upstream = bench.tensor(n // _WIDTH, _WIDTH)
     size = 4.0 * n
     found = []
-    for name, run, passes, kernels in (
+    variants: tuple[tuple[str, Callable[[], torch.Tensor], tuple[int, int], tuple[int, int]], ...] = (
         # executor.device.rms_norm: norm 1, two products of 2 | product 3, two sums of 1, scale 2, addcmul 3, scale 2.
         ("rmsnorm", lambda: rms_norm(x, weight, 1e-5), (5, 12), (7, 7)),
         ("layernorm", lambda: F.layer_norm(x, (_WIDTH,), weight, weight), (2, 3), (1, 2)),
-    ):
+    )
+    for name, run, passes, kernels in variants:
         y = run()
 
         def forward(run: Callable[[], torch.Tensor] = run) -> torch.Tensor:
