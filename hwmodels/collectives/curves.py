@@ -2,9 +2,9 @@
 
 A group size that has a curve is read off it: straight lines in log-log space between the
 measured sizes (increasing, because `fit_collectives` makes the curve increasing), the smallest
-measured time below them, and the slope of the last segment, at least proportional, above. A
-group size between two curves is interpolated in the logarithm of the ranks; one outside takes
-the nearest curve, scaled by the law's ratio of the two sizes.
+measured time below them, and in proportion to the bytes above. A group size between two curves is
+interpolated in the logarithm of the ranks; one below them takes the first curve, one above the last,
+longer by the steps that a ring has more.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ def read_curve(points: tuple[tuple[float, float], ...], nbytes: FloatArray) -> F
     times = np.log(np.maximum.accumulate([p[1] for p in points]))
     x = np.log(np.maximum(nbytes, 1.0))
     result = np.interp(x, sizes, times)
-    slope = 1.0
-    beyond = x > sizes[-1]
-    return np.exp(np.where(beyond, times[-1] + slope * (x - sizes[-1]), result))
+    return np.exp(np.where(x > sizes[-1], times[-1] + x - sizes[-1], result))
 
 
 def replace(

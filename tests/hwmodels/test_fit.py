@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwmodels import catalog, fit, measured, recording, refit, validation
+from hwmodels import catalog, fit, measured, recording, refit, validation, yamlfile
 from hwmodels.__main__ import main, run
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import InputError
@@ -296,8 +296,8 @@ def test_the_catalog_is_what_the_fit_writes(shared_data: Path, tmp_path: Path) -
     written = recording.fit(shared_data, tmp_path)
     assert len(written) > 15
     for name in written:
-        fresh, _ = recording.yamlfile.parse((tmp_path / name).read_text(), name)
-        kept, _ = recording.yamlfile.parse((recording.catalog_folder() / name).read_text(), name)
+        fresh, _ = yamlfile.parse((tmp_path / name).read_text(), name)
+        kept, _ = yamlfile.parse((recording.catalog_folder() / name).read_text(), name)
         assert set(fresh["coefficients"]) == set(kept["coefficients"]), name
         for key, coefficient in fresh["coefficients"].items():
             assert coefficient["rows"] == kept["coefficients"][key]["rows"], (name, key)
@@ -308,8 +308,8 @@ def test_the_catalog_is_what_the_fit_writes(shared_data: Path, tmp_path: Path) -
 def test_recording_replaces_coefficients_only() -> None:
     text = catalog.text("devices", "a100-sxm-80gb")
     again = recording.with_coefficients(text, "x.yaml", {"gemm.bf16.efficiency": Coefficient(0.123456, "s", 3, 0.0567)})
-    data, _ = recording.yamlfile.parse(again, "x.yaml")
-    before, _ = recording.yamlfile.parse(text, "x.yaml")
+    data, _ = yamlfile.parse(again, "x.yaml")
+    before, _ = yamlfile.parse(text, "x.yaml")
     kept = data.pop("coefficients")
     assert kept == {"gemm.bf16.efficiency": {"value": 0.1235, "source": "s", "rows": 3, "residual": 0.057}}
     before.pop("coefficients")
