@@ -24,50 +24,117 @@ from hwmodels.refit import ATTENTION_FREE, GEMM_FREE, Free, rms, solve, with_coe
 class GemmRow(Protocol):
     """Seconds of one ``m x n x k`` product."""
 
-    m: int
-    n: int
-    k: int
-    dtype: str
-    seconds: float
+    @property
+    def m(self) -> int:
+        """Rows of the result."""
+
+    @property
+    def n(self) -> int:
+        """Columns of the result."""
+
+    @property
+    def k(self) -> int:
+        """Length of the sums."""
+
+    @property
+    def dtype(self) -> str:
+        """Number format."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
 
 
 class MemoryRow(Protocol):
     """Seconds of `kernels` memory-bound kernels that move `nbytes` together; `name` is the operator."""
 
-    name: str
-    nbytes: int
-    kernels: int
-    seconds: float
+    @property
+    def name(self) -> str:
+        """Operator."""
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes."""
+
+    @property
+    def kernels(self) -> int:
+        """Kernels."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
 
 
 class AttentionRow(Protocol):
     """Seconds of causal attention, ``forward`` or ``backward`` alone."""
 
-    batch: int
-    seq_len: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    dtype: str
-    direction: str
-    seconds: float
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+
+    @property
+    def seq_len(self) -> int:
+        """Positions."""
+
+    @property
+    def n_heads(self) -> int:
+        """Query heads."""
+
+    @property
+    def n_kv_heads(self) -> int:
+        """Key-value heads."""
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+
+    @property
+    def dtype(self) -> str:
+        """Number format."""
+
+    @property
+    def direction(self) -> str:
+        """``forward`` or ``backward``."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
 
 
 class CollectiveRow(Protocol):
     """Seconds of a collective of `nbytes` (nccl-tests convention)."""
 
-    op: str
-    group_size: int
-    nbytes: int
-    seconds: float
+    @property
+    def op(self) -> str:
+        """Name of the collective."""
+
+    @property
+    def group_size(self) -> int:
+        """Ranks."""
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
 
 
 class OverlapRow(Protocol):
     """Compute and a collective, each alone and both at once."""
 
-    compute_s: float
-    collective_s: float
-    both_s: float
+    @property
+    def compute_s(self) -> float:
+        """Compute alone."""
+
+    @property
+    def collective_s(self) -> float:
+        """Collective alone."""
+
+    @property
+    def both_s(self) -> float:
+        """Both at once."""
 
 
 # An uncalibrated CPU's peak and bandwidth are guesses, so shares of them may well be above one.
