@@ -31,7 +31,8 @@ def shared_data() -> Path:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """Turn a skip for want of data into a failure where the data must be there (MESHWRIGHT_REQUIRE_DATA=1)."""
     report = yield
-    if report.skipped and os.environ.get("MESHWRIGHT_REQUIRE_DATA") == "1" and "shared" in str(report.longrepr):
+    why = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    if report.skipped and os.environ.get("MESHWRIGHT_REQUIRE_DATA") == "1" and "shared/data" in why:
         report.outcome = "failed"
-        report.longrepr = f"skipped although MESHWRIGHT_REQUIRE_DATA=1: {report.longrepr}"
+        report.longrepr = f"skipped although MESHWRIGHT_REQUIRE_DATA=1: {why}"
     return report

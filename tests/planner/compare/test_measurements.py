@@ -239,7 +239,7 @@ def test_the_a100_rows_of_the_published_file_become_cases():
         assert case.assumed in ((), ("network of dgx-a100",))
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the measurements beside the checkout are not here")
+@pytest.mark.skipif(not SHARED.exists(), reason="no ../shared/data here (a user's checkout)")
 def test_nearly_every_trusted_row_is_read():
     rows = [
         r
