@@ -159,14 +159,20 @@ def show_ran(ran: Ran) -> None:
         say()
         show_table(comparison(found))
     say()
-    say("predicted order: " + " < ".join(ran.check.predicted_order))
-    say("measured order:  " + " < ".join(ran.check.measured_order))
-    words = {
-        True: "agree wherever two plans differ by more than the noise",
-        False: "DISAGREE",
-        None: "no two differ by more than the noise",
-    }
-    say(f"the orders {words[ran.check.agrees]}" if ran.check.agrees is not None else words[None])
+    check = ran.check
+    if not check.pairs:
+        say("too few comparable runs to judge the order; run again on a quieter machine")
+        return
+    say("predicted order: " + " < ".join(check.predicted_order))
+    say("measured order:  " + " < ".join(check.measured_order))
+    if check.agrees is None:
+        say("no two plans differ by more than the noise")
+    else:
+        say(
+            "the orders agree wherever two plans differ by more than the noise"
+            if check.agrees
+            else "the orders DISAGREE"
+        )
 
 
 def to_json(result: SearchResult, ran: Ran | None, files: list[Path]) -> dict[str, Any]:
