@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.simulate.costs import CommPlan
 from planner.stages import over_stages
-from planner.state import block_parameters
+from planner.state import block_parameters, reduces_each
 from planner.workload.op import BYTES
 
 FloatArray = NDArray[np.float64]
@@ -32,7 +33,7 @@ def comm_plan(model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero
     Parameters
     ----------
     sharing : bool
-        Whether dp·cp > 1.
+        Whether any parameter is held by several ranks: dp·cp > 1, or experts with edp > 1.
     """
     layers = max(model.n_layers // (pp * vpp), 1)
     tied = model.tied_embeddings and pp > 1
@@ -40,26 +41,33 @@ def comm_plan(model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero
     if not sharing:
         return CommPlan(p2p_blocking=blocking, tied_embedding=tied)
     buckets = min(layers, MAX_BUCKETS)
+    each = reduces_each(preset, pp, zero_stage)
     if zero_stage >= 3:
         keeps = pp > 1 or not preset.reshard_after_forward
-        each = preset.reduce_each_microbatch and not keeps
         return CommPlan(
             buckets,
             "once" if keeps else "each",
-            1 if preset.overlap_param_gather else 0,
+            1 if preset.prefetch_params else 0,
             "each" if each else "bucketed",
             blocking,
             False,
             tied,
         )
-    gather = zero_stage >= 1
-    if zero_stage == 2 and preset.reduce_each_microbatch and pp == 1:
-        return CommPlan(buckets, reduce="each", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied)
-    if preset.overlap_grad_reduce:
-        return CommPlan(
-            buckets, reduce="bucketed", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied
-        )
-    return CommPlan(1, reduce="end", p2p_blocking=blocking, gather_after_step=gather, tied_embedding=tied)
+    reduce: Literal["each", "bucketed", "end"] = "end"
+    if each:
+        reduce = "each"
+    elif preset.overlap_grad_reduce:
+        reduce = "bucketed"
+    behind_forward = zero_stage >= 1 and preset.overlap_param_gather
+    return CommPlan(
+        buckets=buckets if reduce != "end" or behind_forward else 1,
+        unshard="once" if behind_forward else "none",
+        prefetch=1,
+        reduce=reduce,
+        p2p_blocking=blocking,
+        gather_after_step=zero_stage >= 1 and not behind_forward,
+        tied_embedding=tied,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +114,7 @@ def data_parallel_costs(
 
     ZeRO-0 all-reduces gradients over dp·cp (experts over their own data-parallel group). ZeRO-1
     to 3 reduce-scatter within the shard group and all-reduce the shard over the replicas; ZeRO-1
-    and 2 all-gather parameters after the step, ZeRO-3 before use.
+    and 2 all-gather parameters after the step or behind the next forward, ZeRO-3 before use.
     """
     embedding, layers, head = block_parameters(model, layouts)
     dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense)
@@ -120,28 +128,37 @@ def data_parallel_costs(
 
     k = float(plan.buckets)
     fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None, None]
+    expert_shard = layouts.expert_shard.astype(np.float64)[:, None, None]
     has_experts = bool(np.any(expert > 0))
-    if zero_stage == 0:
-        reduce = move("all_reduce", dense * grad / k, "dp_cp")
+
+    whole = zero_stage == 1 and preset.zero1_all_reduce and not has_experts
+
+    def gathered(dense_bytes: FloatArray, expert_bytes: FloatArray) -> Estimate:
+        if whole:  # every rank broadcasts its shard in turn
+            shards = fsdp if dense_bytes.ndim == 3 else fsdp[:, :, 0]
+            return move("broadcast", dense_bytes / shards, "fsdp") * shards
+        seconds = move("all_gather", dense_bytes, "fsdp")
+        return seconds + move("all_gather", expert_bytes, "expert_shard") if has_experts else seconds
+
+    def reduced(dense_bytes: FloatArray, expert_bytes: FloatArray) -> Estimate:
+        if zero_stage == 0:
+            seconds = move("all_reduce", dense_bytes, "dp_cp")
+            return seconds + move("all_reduce", expert_bytes, "edp") if has_experts else seconds
+        if whole:
+            return move("all_reduce", dense_bytes, "fsdp")
+        seconds = move("reduce_scatter", dense_bytes, "fsdp") + move("all_reduce", dense_bytes / fsdp, "replica")
         if has_experts:
-            reduce = reduce + move("all_reduce", expert * grad / k, "edp")
-    else:
-        reduce = move("reduce_scatter", dense * grad / k, "fsdp")
-        if bool(np.any(layouts.fsdp_degree < layouts.dp)):
-            reduce = reduce + move("all_reduce", dense * grad / k / fsdp, "replica")
-        if has_experts:
-            reduce = reduce + move("reduce_scatter", expert * grad / k, "edp")
-    unshard = move("all_gather", dense * width / k, "fsdp") if zero_stage >= 3 else Estimate.of(np.zeros_like(dense))
-    gather = (
-        move("all_gather", dense.sum(axis=2) * width, "fsdp")
-        if zero_stage in (1, 2)
-        else Estimate.of(np.zeros(dense.shape[:2]))
-    )
-    if has_experts and zero_stage >= 3:
-        unshard = unshard + move("all_gather", expert * width / k, "edp")
-    if has_experts and zero_stage in (1, 2):
-        gather = gather + move("all_gather", expert.sum(axis=2) * width, "edp")
+            seconds = seconds + move("reduce_scatter", expert_bytes, "expert_shard")
+            seconds = seconds + move("all_reduce", expert_bytes / expert_shard, "expert_replica")
+        return seconds
+
+    nothing = Estimate.of(np.zeros_like(dense))
+    unshard = gathered(dense * width / k, expert * width / k) if plan.unshard != "none" else nothing
+    gather = Estimate.of(np.zeros(dense.shape[:2]))
+    if plan.gather_after_step:
+        gather = gathered(dense.sum(axis=2) * width, expert.sum(axis=2) * width)
+    reduce = reduced(dense * grad / k, expert * grad / k) if plan.reduce != "none" else nothing
     own = 1.0 if zero_stage == 0 else fsdp[:, :, 0]
-    own_expert = 1.0 if zero_stage == 0 else np.minimum(layouts.edp.astype(np.float64)[:, None], fsdp[:, :, 0])
+    own_expert = 1.0 if zero_stage == 0 else expert_shard[:, :, 0]
     elements = dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert
     return DataParallelCosts(unshard, reduce, gather, np.asarray(elements))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from planner.assemble import Group, PricedModel
+from planner.assemble import Group
 from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.layout import Layout
 from planner.memory import MemoryEstimate, verdict
+from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
 from planner.simulate import timeline
 from planner.simulate.bound import lower_bound
@@ -143,18 +144,18 @@ def _hidden(group: Group, position: int, microbatches: int, transfers: list[dict
 
 
 def _serial_seconds(group: Group, position: int, microbatches: int) -> float:
-    """Step seconds with nothing overlapped: every rank's work and traffic in a row, plus the bubble."""
-    c = group.costs.take(np.asarray([position]))
-    work = (c.forward_s + c.backward_input_s + c.backward_weight_s).sum(axis=(2, 3))[0]
-    hidden = sum(v[position] for v in group.hidden.values())
-    sends = (c.send_forward_s + c.send_backward_s).sum(axis=2)[0] * (1 if group.pp > 1 else 0)
-    repeats = microbatches if group.comm.reduce == "each" else (0 if group.comm.reduce == "none" else 1)
-    gathers = {"none": 0, "once": 1, "each": 2 * microbatches}[group.comm.unshard]
-    traffic = c.reduce_s.sum(axis=(2, 3))[0] * repeats + c.unshard_s.sum(axis=(2, 3))[0] * gathers
-    once = traffic + c.optimizer_s[0] + c.gather_s[0]
-    each = work + hidden + sends
-    fill = float(each.sum() - each.min()) if group.pp > 1 else 0.0
-    return float(each.max() * microbatches + fill + once.max() + c.sync_s[0] + c.tied_s[0] + c.step_s[0])
+    """Step seconds with nothing overlapped, through the same engine.
+
+    Collectives beside GEMMs, gathers, sends and reductions all hold up the compute stream;
+    reductions after every micro-batch follow one another at the end.
+    """
+    comm = replace(group.comm, reduce="none" if group.comm.reduce == "none" else "end", prefetch=0, p2p_blocking=True)
+    costs = group.costs.take(np.asarray([position]))
+    dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, comm)
+    seconds = float(step_seconds(dag, durations(dag, costs))[0])
+    hidden = sum(float(v[position].max()) for v in group.hidden.values()) * microbatches
+    repeats = microbatches - 1 if group.comm.reduce == "each" else 0
+    return seconds + hidden + repeats * float(costs.reduce_s.sum(axis=(2, 3)).max())
 
 
 def notes(priced: PricedModel, layout: Layout) -> list[str]:

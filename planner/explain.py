@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from planner.assemble import Group, PricedModel
+from planner.assemble import Group
 from planner.price import BlockPrice
+from planner.priced import PricedModel
 
 
 def explain_rows(priced: PricedModel, group: Group) -> list[dict[str, Any]]:

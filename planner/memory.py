@@ -19,7 +19,7 @@ from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.results import MEMORY_CATEGORIES
 from planner.schedule import get as get_schedule
-from planner.stages import ends, over_stages
+from planner.stages import ends, layer_counts, over_stages
 from planner.state import StateBytes, block_parameters, state_bytes
 from planner.workload.lower import Lowered
 from planner.workload.op import BYTES, Block
@@ -54,6 +54,37 @@ def in_flight(schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int)
     return np.asarray(table[inverse.reshape(-1)])
 
 
+@lru_cache(maxsize=4096)
+def _held(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[FloatArray, ...]:
+    return tuple(np.asarray(m, dtype=np.float64) for m in get_schedule(schedule).held(pp, microbatches, vpp))
+
+
+def held_bytes(
+    saved: FloatArray, schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int
+) -> FloatArray:
+    """Peak bytes of in-flight activations of each rank.
+
+    Parameters
+    ----------
+    saved : ndarray (n, pp, vpp)
+        Bytes of one micro-batch on each virtual stage.
+
+    Returns
+    -------
+    ndarray (n, pp)
+    """
+    found = np.empty(saved.shape[:2])
+    for m in np.unique(microbatches):
+        chosen = np.flatnonzero(microbatches == m)
+        for rank, moments in enumerate(_held(schedule, pp, int(m), vpp)):
+            own = saved[chosen, rank]
+            if np.all(own == own[:, :1]):  # equal chunks: every moment holds the same bytes
+                found[chosen, rank] = own[:, 0] * moments[0].sum()
+            else:
+                found[chosen, rank] = (own @ moments.T).max(axis=1)
+    return found
+
+
 def memory(
     model: ModelSpec,
     workload: Workload,
@@ -84,27 +115,32 @@ def memory(
     flight = in_flight(schedule, pp, microbatches, vpp)
     embedding, layers, head = block_parameters(model, layouts)
     shard = (layouts.fsdp_degree * layouts.cp).astype(np.float64)
-    expert_shard = np.minimum(layouts.edp.astype(np.float64), shard)
+    expert_shard = layouts.expert_shard.astype(np.float64)
     dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
     expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert).sum(
         axis=2
     )
-    states = (state_bytes(workload, layouts, preset, shard), state_bytes(workload, layouts, preset, expert_shard))
+    states = (
+        state_bytes(workload, layouts, preset, shard, pp),
+        state_bytes(workload, layouts, preset, expert_shard, pp),
+    )
 
     def state(name: str) -> FloatArray:
         per_dense, per_expert = (np.asarray(getattr(s, name)).reshape(-1, 1) for s in states)
         return np.asarray(dense * per_dense + expert * per_expert)
 
     saved = _saved(model, layouts, lowered, pp, vpp, schedule)
+    held = held_bytes(saved, schedule, pp, microbatches, vpp)
     logits = np.zeros((n, pp))
     last_rank = ends(pp, vpp, schedule)[1][0]
     at_loss = 1.0 if get_schedule(schedule).interleaved else flight[:, last_rank]
-    logits[:, last_rank] = np.broadcast_to(lowered.head.logits_bytes, (n,)) * at_loss
+    kept, gradient = lowered.head.logits_bytes, lowered.head.logits_grad_bytes
+    logits[:, last_rank] = np.broadcast_to(kept * at_loss + gradient, (n,))
     found = {
         "parameters": state("parameters"),
         "gradients": state("gradients"),
         "optimizer": state("optimizer"),
-        "activations": saved * flight + _rebuilt(layouts, lowered)[:, None],
+        "activations": held + _rebuilt(model, layouts, lowered, pp, vpp, schedule),
         "logits": logits,
         "comm_buffers": _buffers(model, workload, layouts, lowered, dense + expert, pp, states, preset),
         "context": np.full((n, pp), float(cluster.context_bytes)),
@@ -113,25 +149,33 @@ def memory(
 
 
 def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
-    """Bytes that one micro-batch saves on one virtual stage: ndarray (n, pp), mean over chunks."""
+    """Bytes that one micro-batch saves on each virtual stage: ndarray (n, pp, vpp)."""
     n = len(layouts)
 
     def policy(block: Block) -> FloatArray:
         options = [block.saved_bytes, block.saved_selective_bytes, block.saved_full_bytes]
         return np.choose(layouts.recompute, [np.broadcast_to(o, (n,)) for o in options])
 
-    saved = over_stages(
+    return over_stages(
         model, pp, vpp, schedule, [policy(b) for b in lowered.layers], policy(lowered.embedding), policy(lowered.head)
     )
-    return np.asarray(saved.mean(axis=2))
 
 
-def _rebuilt(layouts: LayoutBatch, lowered: Lowered) -> FloatArray:
-    """Bytes of the one layer whose activations recomputation rebuilds at a time: ndarray (n,)."""
+def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
+    """Bytes of the one layer whose activations recomputation rebuilds at a time: ndarray (n, pp).
+
+    The largest of the kinds that the rank holds.
+    """
     n = len(layouts)
-    whole = np.max([np.broadcast_to(b.saved_bytes, (n,)) for b in lowered.layers], axis=0)
-    core = np.max([np.broadcast_to(b.saved_bytes - b.saved_selective_bytes, (n,)) for b in lowered.layers], axis=0)
-    return np.choose(layouts.recompute, [np.zeros(n), core, whole])
+    held = layer_counts(model, pp, vpp, schedule).sum(axis=2) > 0  # (kinds, pp)
+
+    def largest(values: list[FloatArray]) -> FloatArray:
+        each = np.stack([np.broadcast_to(v, (n,)) for v in values])  # (kinds, n)
+        return np.where(held[:, None, :], each[:, :, None], 0.0).max(axis=0)
+
+    whole = largest([b.saved_bytes for b in lowered.layers])
+    core = largest([b.saved_bytes - b.saved_selective_bytes for b in lowered.layers])
+    return np.choose(layouts.recompute[:, None], [np.zeros((n, pp)), core, whole])
 
 
 def _buffers(

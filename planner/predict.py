@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from hwmodels.cluster import Cluster
-from planner.assemble import PricedModel, assemble, dag_groups, group_memory, price_model
+from planner.assemble import assemble, dag_groups, group_memory
 from planner.evaluate import detail
 from planner.explain import explain_rows
 from planner.layout import Layout, LayoutBatch, RuleContext, validate
 from planner.model.spec import ModelSpec
 from planner.plan import Prediction, Workload
 from planner.presets import get as get_preset
+from planner.priced import PricedModel, price_model
 from planner.results import Step
 
 

@@ -78,8 +78,17 @@ class FrameworkPreset:
         new gradient and reads and writes the accumulated one.
     overlap_grad_reduce : bool
         Gradient buckets are reduced while the last backward still runs.
+    main_grad_buffer : bool
+        Every micro-batch adds into a persistent main gradient; False: autograd keeps the first
+        micro-batch's gradient as it is and adds only the later ones.
+    compute_copy : bool
+        Mixed precision keeps a resident copy of the weights in the compute dtype beside the
+        fp32 main weights; False (FSDP): the fp32 shard is cast when it is gathered.
     overlap_param_gather : bool
-        Parameters (ZeRO-1 after the step, FSDP before use) are gathered behind compute.
+        ZeRO-1 and 2: parameters are gathered bucket by bucket behind the next forward instead of
+        after the optimizer (Megatron-Core ``--overlap-param-gather``).
+    prefetch_params : bool
+        ZeRO-3: the next bucket is gathered while this one computes.
     zero_stage : int
         Stage that is meant where a measurement or user leaves it blank.
     zero_stages : tuple of int
@@ -97,6 +106,12 @@ class FrameworkPreset:
         GEMMs of the same layer (Megatron's asynchronous all-reduce, added after SC21).
     p2p_overlap : bool
         Pipeline sends run beside compute (Megatron does so for interleaved schedules).
+    sp_saves_gathered : bool
+        Sequence parallelism keeps the gathered input of a tensor-parallel region for the backward
+        instead of gathering it again.
+    zero1_all_reduce : bool
+        ZeRO-1 all-reduces whole gradients and broadcasts the updated shards (PyTorch's
+        ZeroRedundancyOptimizer) instead of reduce-scatter and all-gather.
     scatter_gather_p2p : bool
         Without sequence parallelism each tp rank sends its share of the boundary activation and
         the receivers all-gather it inside the tp group (SC21, section 4.1).
@@ -126,7 +141,10 @@ class FrameworkPreset:
     grad_dtype: GradDtype = "fp32"
     fused_grad_accumulation: bool = False
     overlap_grad_reduce: bool = True
+    main_grad_buffer: bool = False
+    compute_copy: bool = True
     overlap_param_gather: bool = True
+    prefetch_params: bool = True
     zero_stage: int = 0
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     pipeline_zero_max: int = 3
@@ -135,6 +153,8 @@ class FrameworkPreset:
     reduce_each_microbatch: bool = False
     tp_backward_overlap: bool = True
     p2p_overlap: bool = True
+    sp_saves_gathered: bool = False
+    zero1_all_reduce: bool = False
     scatter_gather_p2p: bool = False
     clips_gradients: bool = True
     fused_optimizer: bool = True
@@ -177,6 +197,7 @@ class FrameworkPreset:
 _MEGATRON_BUCKET = 40_000_000 * 4
 _MEGATRON = FrameworkPreset(
     name="megatron",
+    main_grad_buffer=True,
     fused_grad_accumulation=True,
     zero_stage=1,
     zero_stages=(0, 1),
@@ -189,6 +210,8 @@ _MEGATRON = FrameworkPreset(
 )
 _MEGATRON_2021 = FrameworkPreset(
     name="megatron-2021",
+    main_grad_buffer=True,
+    prefetch_params=False,
     zero_stages=(0,),
     scatter_gather_p2p=True,
     attention="unfused-fused-softmax",
@@ -208,11 +231,12 @@ _MEGATRON_2021 = FrameworkPreset(
 )
 _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
+    main_grad_buffer=True,
     pipeline_zero_max=1,
     grad_dtype="same",
     zero_stage=1,
     overlap_grad_reduce=True,
-    overlap_param_gather=True,
+    overlap_param_gather=False,
     reduce_each_microbatch=True,
     p2p_overlap=False,
     bucket_bytes=500_000_000 * 2,
@@ -234,6 +258,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
     for p in (
         FrameworkPreset(
             name="generic",
+            reduce_each_microbatch=True,
             notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's"
             " 25 MiB buckets.",
             source="PyTorch DistributedDataParallel documentation (bucket_cap_mb=25)",
@@ -264,6 +289,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="fsdp2",
+            compute_copy=False,
             grad_dtype="fp32",
             zero_stage=3,
             reduce_each_microbatch=True,
@@ -277,6 +303,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="composer",
+            compute_copy=False,
             grad_dtype="same",
             zero_stage=3,
             fused_elementwise=False,
@@ -298,17 +325,22 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="ours",
-            zero_stages=(0, 1, 3),
+            compute_copy=False,
+            overlap_param_gather=False,
+            zero_stages=(0, 1, 2, 3),
+            sp_saves_gathered=True,
+            zero1_all_reduce=True,
+            reduce_each_microbatch=True,
             attention="sdpa-cpu",
             tp_backward_overlap=False,
             clips_gradients=False,
             grad_dtype="same",
             fused_elementwise=False,
-            fused_norm=True,
+            fused_norm=False,
             fused_cross_entropy=False,
             overlap_grad_reduce=True,
             p2p_overlap=True,
-            fused_optimizer=False,
+            fused_optimizer=True,
             notes="The executor of this project on CPU and gloo: scaled_dot_product_attention, PyTorch's eager "
             "operators, DDP with 25 MiB buckets or FSDP2, torch.distributed.pipelining.",
             source="package executor",

@@ -39,6 +39,8 @@ class PassPrice:
     spread_s : ndarray (n,)
         Sum of seconds times relative spread.
     flops : ndarray (n,)
+    skipped_s : ndarray (n,)
+        Part of `compute_s` that the first micro-batch of a step does not run.
     """
 
     compute_s: FloatArray
@@ -46,6 +48,7 @@ class PassPrice:
     hidden_s: dict[str, FloatArray]
     spread_s: FloatArray
     flops: FloatArray
+    skipped_s: FloatArray
 
     @property
     def total_s(self) -> FloatArray:
@@ -125,7 +128,7 @@ def _sum_pass(
     priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, shape: tuple[int, ...]
 ) -> PassPrice:
     compute, spread, flops = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    launches = np.zeros(shape)
+    launches, skipped = np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     for p in priced:
@@ -135,13 +138,15 @@ def _sum_pass(
         launches = launches + p.op.kernels * count
         if p.op.kind != "collective":
             compute = compute + mid
+            if p.op.skips_first:
+                skipped = skipped + mid
             flops = flops + p.op.flops() * count
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
         exposed, behind = exposed_and_hidden(mid, named.get(p.op.behind), cluster)
         comm[group] = comm[group] + exposed
         hidden[group] = hidden[group] + behind
-    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, flops)
+    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, flops, skipped)
 
 
 def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:

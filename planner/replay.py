@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.cluster import Cluster
-from planner.assemble import assemble, dag_groups, price_model
+from planner.assemble import assemble, dag_groups
 from planner.layout import Layout, LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
+from planner.priced import price_model
 from planner.results import TimelineEvent
 from planner.simulate import timeline
 from planner.simulate.dag import build_dag, durations

@@ -74,21 +74,38 @@ class StateBytes:
     optimizer: FloatArray
 
 
-def state_bytes(workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, shard: FloatArray) -> StateBytes:
+def reduces_each(preset: FrameworkPreset, pp: int, zero_stage: int) -> bool:
+    """Whether gradients are reduced after every micro-batch instead of once a step.
+
+    Only ZeRO-2 and 3 gain by it (their gradients stay sharded), and only without a pipeline and
+    with parameters that are freed between uses.
+    """
+    if zero_stage < 2 or pp > 1 or not preset.reduce_each_microbatch:
+        return False
+    return zero_stage == 2 or preset.reshard_after_forward
+
+
+def state_bytes(
+    workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, shard: FloatArray, pp: int
+) -> StateBytes:
     """Bytes per local parameter with `shard` ranks sharing the state.
 
     Mixed precision (bf16, fp16) keeps a compute copy (2 bytes) and an fp32 main copy (4) with
-    the optimizer; fp32 training has one copy of 4 (ZeRO, arXiv 1910.02054, section 3.1). ZeRO-1
-    shards the optimizer, 2 the gradients too, 3 the parameters too.
+    the optimizer; fp32 training, and FSDP's mixed precision, have one fp32 copy of 4 (ZeRO,
+    arXiv 1910.02054, section 3.1). ZeRO-1 shards the optimizer, 2 the gradients too, 3 the
+    parameters too. Gradients that are reduced once a step accumulate unsharded over the
+    micro-batches before.
     """
-    width = BYTES[workload.precision]
+    width = BYTES[workload.precision] if preset.compute_copy else 4.0
     grad = BYTES[preset.gradient_dtype(workload.precision)]
-    main = 0.0 if workload.precision == "fp32" else 4.0
+    main = 4.0 if preset.compute_copy and workload.precision != "fp32" else 0.0
     states = OPTIMIZER_STATES[workload.optimizer] + main
     stage = layouts.zero_stage
+    each = np.asarray([reduces_each(preset, pp, z) for z in range(4)])[stage]
+    sharded = (stage >= 2) & (each | (layouts.microbatches(workload.gbs) == 1))
     return StateBytes(
         parameters=np.asarray(width / np.where(stage >= 3, shard, 1.0)),
-        gradients=np.asarray(grad / np.where(stage >= 2, shard, 1.0)),
+        gradients=np.asarray(grad / np.where(sharded, shard, 1.0)),
         optimizer=np.asarray(states / np.where(stage >= 1, shard, 1.0)),
     )
 

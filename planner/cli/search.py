@@ -50,7 +50,9 @@ def search(
     mbs: Annotated[Range, _range("--mbs", "Sequences per micro-batch.")] = None,
     recompute: Annotated[Range, typer.Option("--recompute", metavar="NAME,...", help="none, selective, full.")] = None,
     schedule: Annotated[Range, typer.Option("--schedule", metavar="NAME,...", help="See: list schedules.")] = None,
-    objective: Annotated[str | None, typer.Option("--objective", help="What is ranked first; see the README.")] = None,
+    objective: Annotated[
+        str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")
+    ] = None,
     top: Annotated[int | None, typer.Option("--top", min=1, help="Rows to show (10).")] = None,
     save: Annotated[list[int] | None, typer.Option("--save", help="Write the plan of this row (repeatable).")] = None,
     out: Annotated[

@@ -21,7 +21,21 @@ BoolArray = NDArray[np.bool_]
 RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
 SCHEDULES: tuple[str, ...] = schedule_names()
 DEGREES: tuple[str, ...] = ("tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "fsdp", "mbs")
-AXES: tuple[str, ...] = ("tp", "cp", "dp", "dp_cp", "fsdp", "replica", "ep", "etp", "edp", "pp", "world")
+AXES: tuple[str, ...] = (
+    "tp",
+    "cp",
+    "dp",
+    "dp_cp",
+    "fsdp",
+    "replica",
+    "ep",
+    "etp",
+    "edp",
+    "expert_shard",
+    "expert_replica",
+    "pp",
+    "world",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +176,11 @@ class LayoutBatch:
         """Expert data parallel degree: tp*cp*dp / (ep*etp)."""
         return np.asarray(np.maximum(self.tp * self.cp * self.dp // (self.ep * self.etp), 1))
 
+    @property
+    def expert_shard(self) -> IntArray:
+        """Ranks over which ZeRO/FSDP shards expert state: edp over the replicas of dp."""
+        return np.asarray(np.maximum(self.edp // np.maximum(self.dp // self.fsdp_degree, 1), 1))
+
     def axis(self, name: str) -> tuple[IntArray, IntArray]:
         """Size and stride (in ranks) of the groups of one axis.
 
@@ -180,6 +199,11 @@ class LayoutBatch:
             "etp": (self.etp, one),
             "ep": (self.ep, self.etp),
             "edp": (self.edp, np.asarray(self.ep * self.etp)),
+            "expert_shard": (self.expert_shard, np.asarray(self.ep * self.etp)),
+            "expert_replica": (
+                np.asarray(self.edp // self.expert_shard),
+                np.asarray(self.ep * self.etp * self.expert_shard),
+            ),
             "pp": (self.pp, np.asarray(self.tp * self.cp * self.dp)),
             "world": (self.world, one),
         }

@@ -377,11 +377,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "moe-tp-needs-sp",
         "Experts with tensor parallelism need sequence parallelism, so that each rank routes its own tokens.",
-        lambda b, c: np.asarray((b.tp == 1) | (b.sp == 1) | (b.ep == 1)),
+        lambda b, c: np.asarray((b.tp == 1) | (b.sp == 1) | (b.ep * b.etp == 1)),
         lambda lay, c: (
-            f"ep={lay.ep} with tp={lay.tp} and sp=0",
+            f"ep={lay.ep}, etp={lay.etp} with tp={lay.tp} and sp=0",
             "tp ranks would all dispatch the same tokens",
-            "sp=1, or ep=1",
+            "sp=1, or ep=1 etp=1",
         ),
     ),
     Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, _explain_zero_known),

@@ -109,6 +109,17 @@ class Schedule(ABC):
         Closed form; a test holds it equal to the count over `actions`.
         """
 
+    def held(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[tuple[int, ...]]]:
+        """What each rank holds at the moments that can be its peak.
+
+        Returns
+        -------
+        list of list of tuple of int
+            ``[rank][moment][chunk]``: activations of each virtual stage of the rank. The peak in bytes
+            is the largest sum over these moments, whatever a virtual stage saves.
+        """
+        return [[(count,)] for count in self.in_flight(pp, microbatches, vpp)]
+
     def check(self, pp: int, microbatches: int, vpp: int = 1) -> list[Fault]:
         """What keeps the schedule from running with these degrees; empty if nothing does."""
         found = []

@@ -39,6 +39,26 @@ class Interleaved1F1B(Schedule):
             raise InputError(faults)
         return [min((vpp - 1) * pp + 2 * (pp - 1 - rank) + 1, microbatches * vpp) for rank in range(pp)]
 
+    def held(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[tuple[int, ...]]]:
+        """Every step of the steady state keeps the number and may shift which chunks it is made of.
+
+        After ``first + i`` forwards and i backwards a rank holds the difference of both counts by
+        chunk; the pattern repeats after a round of pp·vpp.
+        """
+        total, cycle = microbatches * vpp, pp * vpp
+
+        def done(k: int, chunk: int) -> int:
+            return k // cycle * pp + min(max(k % cycle - chunk * pp, 0), pp)
+
+        found = []
+        for first in self.in_flight(pp, microbatches, vpp):
+            moments = {
+                tuple(done(first + i, c) - done(i, vpp - 1 - c) for c in range(vpp))
+                for i in range(min(cycle, total - first + 1))
+            }
+            found.append(sorted(moments))
+        return found
+
     def check(self, pp: int, microbatches: int, vpp: int = 1) -> list[Fault]:
         """Faults of the degrees; here also micro-batches that are not whole rounds."""
         found = super().check(pp, microbatches, vpp)

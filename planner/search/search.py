@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InfeasibleError, InputError
 from hwmodels.units import format_bytes
-from planner.assemble import Group, PricedModel, assemble, dag_groups, group_memory, price_model
+from planner.assemble import Group, assemble, dag_groups, group_memory
 from planner.evaluate import bounds, detail, exact_seconds
 from planner.layout import SCHEDULES
 from planner.memory import RISK_MARGIN, MemoryEstimate
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
+from planner.priced import PricedModel, price_model
 from planner.search.result import Row, SearchResult
 from planner.search.space import Space, enumerate_layouts, infeasible
 

@@ -101,7 +101,13 @@ class Builder:
             "none": np.zeros(len(kind), bool), "end": self.last_grad, "bucketed": self.last_grad, "each": grad,
         }[self.comm.reduce]
         self.synced = self.reduced & (self.comm.reduce in ("bucketed", "each"))
-        self.split = self.synced | (self.comm.unshard != "none")
+        first_of = np.full(n_stages, -1)
+        at = np.flatnonzero(forward)[::-1]
+        first_of[self.a_stage[at]] = at  # from the back, so the first one of a stage stays
+        first_use = np.zeros(len(kind), bool)
+        first_use[first_of] = True
+        gathered = {"none": False, "once": first_use, "each": True}[self.comm.unshard]
+        self.split = self.synced | gathered
 
     def build(self) -> Dag:
         """Add everything, check for deadlock, sort."""
@@ -220,7 +226,9 @@ class Builder:
         using = self.uses_parameters[self.node_action]
         users, action = self.action_nodes[using], self.node_action[using]
         bucket = np.concatenate(self._nodes["bucket"])[users]
-        if self.comm.unshard == "once":
+        if self.comm.unshard == "once":  # the first forward of each stage, whose buckets are nodes of their own
+            keep = bucket >= 0
+            users, action, bucket = users[keep], action[keep], bucket[keep]
             _, first = np.unique(self.a_stage[action] * self.comm.buckets + bucket, return_index=True)
             keep = np.sort(first)
             users, action, bucket = users[keep], action[keep], bucket[keep]

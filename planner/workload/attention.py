@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from planner.model.spec import DecoderLayer, LatentAttention, Weight
 from planner.workload.context import Shapes
-from planner.workload.op import Op, Phase
+from planner.workload.op import Op, Phase, Rerun
 
 FloatArray = NDArray[np.float64]
 
@@ -39,7 +39,7 @@ def _weights(layer: DecoderLayer, s: Shapes) -> list[Weight]:
 
 def projection_ops(layer: DecoderLayer, s: Shapes) -> list[Op]:
     """Query, key and value projections, grouped as the kernels run them, and the rotary op."""
-    ops = s.enter_tp("attention.qkv")
+    ops = _entrance(layer, s)
     groups: dict[str, list[Weight]] = {}
     for w in _weights(layer, s):
         if w.name != "o":
@@ -60,6 +60,19 @@ def projection_ops(layer: DecoderLayer, s: Shapes) -> list[Op]:
     return ops
 
 
+def _entrance(layer: DecoderLayer, s: Shapes) -> list[Op]:
+    """Collectives before the column-split projections.
+
+    Latent attention splits its up-projections only, so what enters is the latents (and the
+    rotary key), which every tp rank has computed from its own rows.
+    """
+    a = layer.attention
+    if not isinstance(a, LatentAttention):
+        return s.enter_tp("attention.qkv")
+    entering = (a.q_lora_rank or s.model.hidden) + a.kv_lora_rank + a.rope_dim
+    return s.enter_tp("attention.latent", "attention.kv_b", entering)
+
+
 def _qk_bytes(layer: DecoderLayer, s: Shapes) -> FloatArray:
     a = layer.attention
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
@@ -75,41 +88,46 @@ def core_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
     """
     a = layer.attention
     heads = np.asarray(a.n_heads / s.tp)
-    kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     if s.preset.attention in ("flash", "sdpa-cpu"):
+        return _fused_core(layer, s, heads), np.asarray(4.0 * s.tokens * heads)
+    return _unfused_core(layer, s, heads)
+
+
+def _fused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> list[Op]:
+    """One kernel forward, one backward; it saves the softmax statistics of each row.
+
+    Context parallelism deals 2·cp chunks so that each rank has one from either end of the
+    sequence (Llama 3, arXiv 2407.21783, section 3.3.2): the first rank runs the first chunk over
+    itself and the last one over all keys, seq²/(2·cp) pairs like every other rank.
+    """
+    a = layer.attention
+    split = s.cp > 1
+    chunk = np.where(split, s.seq / 2.0, s.seq)
+    whole = np.asarray(float(s.seq_len))
+
+    def core(name: str, phase: Phase, keys: FloatArray, count: FloatArray) -> Op:
         dims = {
             "batch": s.sequences,
-            "q_len": s.seq,
-            "kv_len": np.asarray(float(s.seq_len)),
+            "q_len": chunk,
+            "kv_len": keys,
             "n_heads": heads,
-            "n_kv_heads": kv_heads,
+            "n_kv_heads": np.maximum(a.n_kv_heads / s.tp, 1.0),
             "qk_dim": float(a.qk_dim),
             "v_dim": float(a.v_dim),
             "causal": True,
             "window": a.window,
+            "direction": "forward" if phase == "forward" else "backward",
         }
-        ops = [
-            Op(
-                "attention.core",
-                "attention",
-                "forward",
-                {**dims, "direction": "forward"},
-                s.dtype,
-                rerun="selective",
-                impl=s.preset.attention,
-            ),
-            Op(
-                "attention.core.grad",
-                "attention",
-                "backward_input",
-                {**dims, "direction": "backward"},
-                s.dtype,
-                impl=s.preset.attention,
-            ),
-        ]
-        softmax_stats = 4.0 * s.tokens * heads
-        return ops, np.asarray(softmax_stats)
-    return _unfused_core(layer, s, heads)
+        rerun: Rerun = "selective" if phase == "forward" else "full"
+        return Op(name, "attention", phase, dims, s.dtype, count=count, rerun=rerun, impl=s.preset.attention)
+
+    once, again = np.ones_like(s.cp), np.where(split, 1.0, 0.0)
+    return [
+        core("attention.core", "forward", whole, once),
+        core("attention.core.first_chunk", "forward", chunk, again),
+        core("attention.core.grad", "backward_input", whole, once),
+        core("attention.core.first_chunk.grad", "backward_input", chunk, again),
+    ]
 
 
 def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[list[Op], FloatArray]:
@@ -152,10 +170,13 @@ def saved_projections(layer: DecoderLayer, s: Shapes) -> FloatArray:
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     qkv = s.tokens * (a.n_heads / s.tp * a.qk_dim + kv_heads * (a.qk_dim + a.v_dim))
     out = s.tokens * a.n_heads / s.tp * a.v_dim
+    normed: FloatArray | float = 0.0
+    if getattr(a, "qk_norm", None):  # the norms keep their inputs, the core their outputs
+        normed = s.tokens * a.qk_dim * (a.n_heads / s.tp + kv_heads)
     latent: FloatArray | float = 0.0
     if isinstance(a, LatentAttention):
         latent = s.tokens_sp * 2.0 * ((a.q_lora_rank or 0) + a.kv_lora_rank)
-    return np.asarray(s.width * (s.tokens_sp * s.model.hidden + qkv + out + latent))
+    return np.asarray(s.width * (s.tokens_saved * s.model.hidden + qkv + out + latent + normed))
 
 
 def s_context_parallel(layer: DecoderLayer, s: Shapes) -> list[Op]:

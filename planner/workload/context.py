@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,11 @@ class Shapes:
             width=BYTES[workload.precision],
         )
 
+    @property
+    def tokens_saved(self) -> FloatArray:
+        """Rows of a tensor-parallel region's input that are kept for the backward."""
+        return self.tokens if self.preset.sp_saves_gathered else self.tokens_sp
+
     def local_out(self, weight: Weight) -> FloatArray:
         """Output features of a weight on one tp rank."""
         if weight.shard != "column":
@@ -87,11 +92,21 @@ class Shapes:
         return np.asarray(weight.n_in / self.tp) if weight.shard == "row" else np.asarray(float(weight.n_in))
 
     def memory(
-        self, name: str, phase: Phase, nbytes: FloatArray | float, *, kernels: float = 1.0, rerun: Rerun = "full"
+        self,
+        name: str,
+        phase: Phase,
+        nbytes: FloatArray | float,
+        *,
+        kernels: float = 1.0,
+        rerun: Rerun = "full",
+        impl: str = "",
     ) -> Op:
-        """A memory-bound op that moves `nbytes` in `kernels` launches."""
+        """A memory-bound op that moves `nbytes` in `kernels` launches.
+
+        `impl` names the operator; a calibrated device has a share of the bandwidth for some.
+        """
         dims = {"nbytes": np.asarray(nbytes, dtype=np.float64)}
-        return Op(name, "memory", phase, dims, self.dtype, kernels=kernels, rerun=rerun)
+        return Op(name, "memory", phase, dims, self.dtype, kernels=kernels, rerun=rerun, impl=impl)
 
     def linear(self, name: str, rows: FloatArray, n_in: FloatArray, n_out: FloatArray) -> list[Op]:
         """Forward, input-gradient and weight-gradient GEMMs of ``y = x W``.
@@ -110,42 +125,60 @@ class Shapes:
     def accumulate(self, name: str, elements: FloatArray) -> list[Op]:
         """Adding a weight gradient to the accumulated one, where the GEMM does not do it itself.
 
-        Reads the new gradient, reads and writes the accumulated one.
+        Reads the new gradient, reads and writes the accumulated one. Autograd has nothing to add to
+        at the first micro-batch; a persistent main gradient takes every one.
         """
         if self.preset.fused_grad_accumulation:
             return []
         kept = BYTES[self.preset.gradient_dtype(self.dtype)]
-        return [self.memory(f"{name}.accumulate", "backward_weight", elements * (self.width + 2.0 * kept))]
+        op = self.memory(f"{name}.accumulate", "backward_weight", elements * (self.width + 2.0 * kept))
+        return [replace(op, skips_first=not self.preset.main_grad_buffer)]
 
-    def tp_collective(self, name: str, op: str, phase: Phase, *, when: NDArray[np.bool_], behind: str = "") -> Op:
-        """A collective over the tp group on the full hidden activation of the micro-batch."""
-        dims = {"nbytes": np.asarray(self.tokens * self.model.hidden * self.width)}
+    def tp_collective(
+        self,
+        name: str,
+        op: str,
+        phase: Phase,
+        *,
+        when: NDArray[np.bool_],
+        behind: str = "",
+        features: int | None = None,
+    ) -> Op:
+        """A collective over the tp group on the activation of the micro-batch, `features` wide (hidden)."""
+        dims = {"nbytes": np.asarray(self.tokens * (features or self.model.hidden) * self.width)}
         count = np.where(when & (self.tp > 1), 1.0, 0.0)
         return Op(name, "collective", phase, dims, self.dtype, "tp", op, count, behind=behind)
 
-    def enter_tp(self, name: str) -> list[Op]:
+    def enter_tp(self, name: str, gemm: str = "", features: int | None = None) -> list[Op]:
         """Collectives at the entrance of a tensor-parallel region (before a column split).
 
         Without sequence parallel: identity forward, all-reduce of the input gradient backward
         (Megatron's ``f``, arXiv 1909.08053). With it: all-gather forward; backward all-gathers
         the saved input again beside the input-gradient GEMM and reduce-scatters the gradient
         (``g`` of arXiv 2205.05198, section 4.2.2).
+
+        Parameters
+        ----------
+        name : str
+        gemm : str
+            The GEMM whose gradients run beside the collectives; `name` unless given.
+        features : int or None
+            Width of the activation that enters; the hidden size unless given.
         """
-        wgrad, dgrad = f"{name}.wgrad", f"{name}.dgrad"
-        late = wgrad if self.preset.tp_backward_overlap else ""
+        gemm = gemm or name
+        late = f"{gemm}.wgrad" if self.preset.tp_backward_overlap else ""
+        early = f"{gemm}.dgrad" if self.preset.tp_backward_overlap else ""
+
+        again = not self.preset.sp_saves_gathered
+
+        def move(suffix: str, op: str, phase: Phase, when: NDArray[np.bool_], behind: str = "") -> Op:
+            return self.tp_collective(f"{name}.{suffix}", op, phase, when=when, behind=behind, features=features)
+
         return [
-            self.tp_collective(f"{name}.all_gather", "all_gather", "forward", when=self.sp),
-            self.tp_collective(f"{name}.grad_all_reduce", "all_reduce", "backward_input", when=~self.sp, behind=late),
-            self.tp_collective(
-                f"{name}.input_all_gather",
-                "all_gather",
-                "backward_weight",
-                when=self.sp,
-                behind=dgrad if self.preset.tp_backward_overlap else "",
-            ),
-            self.tp_collective(
-                f"{name}.grad_reduce_scatter", "reduce_scatter", "backward_input", when=self.sp, behind=late
-            ),
+            move("all_gather", "all_gather", "forward", self.sp),
+            move("grad_all_reduce", "all_reduce", "backward_input", ~self.sp, late),
+            move("input_all_gather", "all_gather", "backward_weight", self.sp & again, early),
+            move("grad_reduce_scatter", "reduce_scatter", "backward_input", self.sp, late),
         ]
 
     def leave_tp(self, name: str) -> list[Op]:

@@ -25,7 +25,13 @@ def activation_ops(name: str, rows: FloatArray, width: FloatArray, gated: bool, 
     eager_extra = 0.0 if fused else (2.0 if gated else 3.0)
     kernels = 1.0 if fused else (2.0 if gated else 3.0)
     return [
-        s.memory(f"{name}.activation", "forward", n * (inputs + 1.0 + eager_extra), kernels=kernels),
+        s.memory(
+            f"{name}.activation",
+            "forward",
+            n * (inputs + 1.0 + eager_extra),
+            kernels=kernels,
+            impl="silu_mul" if gated else "gelu",
+        ),
         s.memory(
             f"{name}.activation.grad",
             "backward_input",
@@ -39,7 +45,7 @@ def mlp_ops(ffn: Mlp, s: Shapes) -> tuple[list[Op], FloatArray]:
     """Dense feed-forward under tensor parallelism, and the bytes it saves."""
     ops, saved = dense_part("mlp", ffn.ffn_hidden, ffn.gated, s)
     return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(
-        saved + s.width * s.tokens_sp * s.model.hidden
+        saved + s.width * s.tokens_saved * s.model.hidden
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +45,18 @@ def lower(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: Fr
 
 
 def _norm_ops(name: str, s: Shapes) -> list[Op]:
-    """A norm over the residual width: read and write forward; read x and dy, write dx backward."""
+    """A norm over the residual width: read and write forward; read x and dy, write dx backward.
+
+    As eager operators it takes seven kernels each way: a norm (1 pass) and two products (2 each)
+    forward; a product (3), two sums (1 each), a scale (2), an addcmul (3) and a scale (2) backward.
+    """
     n = s.tokens_sp * s.model.hidden * s.width
     fused = s.preset.fused_norm
+    impl = "rmsnorm" if s.model.norm == "rms" else "layernorm"
+    passes, kernels = ((2.0, 3.0), (1.0, 2.0)) if fused else ((5.0, 12.0), (7.0, 7.0))
     return [
-        s.memory(name, "forward", n * (2.0 if fused else 6.0), kernels=1.0 if fused else 4.0),
-        s.memory(f"{name}.grad", "backward_input", n * (3.0 if fused else 10.0), kernels=2.0 if fused else 8.0),
+        s.memory(name, "forward", n * passes[0], kernels=kernels[0], impl=impl),
+        s.memory(f"{name}.grad", "backward_input", n * passes[1], kernels=kernels[1], impl=f"{impl}_backward"),
     ]
 
 
@@ -61,8 +67,8 @@ def _residual_ops(name: str, s: Shapes) -> list[Op]:
     eager = not s.preset.fused_elementwise and s.preset.dropout
     forward = n * (3.0 * w + mask) + (2.0 * w * n if eager else 0.0)
     return [
-        s.memory(name, "forward", forward, kernels=2.0 if eager else 1.0),
-        s.memory(f"{name}.grad", "backward_input", n * (2.0 * w + mask if s.preset.dropout else 3.0 * w), kernels=1.0),
+        s.memory(name, "forward", forward, kernels=2.0 if eager else 1.0, impl="add"),
+        s.memory(f"{name}.grad", "backward_input", n * (2.0 * w + mask if s.preset.dropout else 3.0 * w), impl="add"),
     ]
 
 
@@ -78,7 +84,8 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     ops += _residual_ops("ffn.residual", s)
     row = s.tokens_sp * s.model.hidden
     masks = 2.0 * row if s.preset.dropout else 0.0
-    outside = saved_attention + saved_feed + row * s.width * layer.n_norms + masks
+    shared_input = row * s.width if layer.parallel else 0.0  # both branches read one normalised tensor
+    outside = saved_attention + saved_feed + row * s.width * layer.n_norms + masks - shared_input
     return Block(
         name=("moe" if layer.is_moe else "dense") + (f"_{index}" if index else ""),
         ops=tuple(ops),
@@ -86,6 +93,11 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         saved_selective_bytes=np.asarray(outside),
         saved_full_bytes=np.asarray(row * s.width),
     )
+
+
+def _kept(ops: list[Op]) -> tuple[Op, ...]:
+    """Ops outside the decoder layers, which no recompute policy runs again (arXiv 2205.05198, section 5)."""
+    return tuple(replace(op, rerun="never") for op in ops)
 
 
 def _embedding(s: Shapes) -> Block:
@@ -103,27 +115,31 @@ def _embedding(s: Shapes) -> Block:
         ops.append(s.memory("embedding.positions", "forward", row * (3.0 * s.width + mask), kernels=2.0))
         ops.append(s.memory("embedding.positions.grad", "backward_input", row * (2.0 * s.width + mask)))
         saved = np.asarray(saved + row * mask)
-    return Block("embedding", tuple(ops), saved, saved, saved)
+    return Block("embedding", _kept(ops), saved, saved, saved)
 
 
 def _head(s: Shapes) -> Block:
     """Final norm, output projection (vocabulary-parallel) and cross-entropy.
 
-    Around the loss the logits stand in the compute dtype, as fp32 log-probabilities and as
-    their fp32 gradient; a fused loss keeps the first and writes the gradient beside it.
+    The loss reads the fp32 logits and writes log-probabilities, and reads both of them and
+    writes a gradient backward; casts to and from fp32 come on top. Around the loss the logits
+    stand in the compute dtype, as fp32 log-probabilities and as their fp32 gradient; a fused loss
+    keeps the first and writes the gradient beside it.
     """
     vocab = np.asarray(s.model.vocab / s.tp)
     hidden = np.asarray(float(s.model.hidden))
     logits = np.asarray(s.tokens * vocab)
     fused = s.preset.fused_cross_entropy
-    passes_forward = logits * (s.width * 2.0 if fused else s.width + 4.0 * 5.0)
-    passes_backward = logits * (s.width * 2.0 if fused else 4.0 * 3.0 + s.width)
+    cast = 0.0 if s.dtype == "fp32" else s.width + 4.0
+    forward = logits * (s.width * 2.0 if fused else 8.0 + cast)
+    backward = logits * (s.width * 2.0 if fused else 12.0 + cast)
+    kernels = 1.0 if fused else (2.0 if s.dtype == "fp32" else 3.0)
     ops = [
         *_norm_ops("final_norm", s),
         *s.enter_tp("head"),
         *s.linear("head", s.tokens, hidden, vocab),
-        s.memory("loss", "forward", passes_forward, kernels=1.0 if fused else 6.0, rerun="never"),
-        s.memory("loss.grad", "backward_input", passes_backward, kernels=1.0 if fused else 3.0),
+        s.memory("loss", "forward", forward, kernels=kernels, impl="cross_entropy"),
+        s.memory("loss.grad", "backward_input", backward, kernels=kernels, impl="cross_entropy_backward"),
     ]
     loss_rows = np.asarray(s.tokens * 4.0)
     ops.append(
@@ -139,6 +155,6 @@ def _head(s: Shapes) -> Block:
             rerun="never",
         )
     )
-    copies = 2.0 * s.width if fused else s.width + 4.0 + 4.0
+    kept, gradient = (s.width, s.width) if fused else (s.width + 4.0, 4.0)
     saved = np.asarray(2.0 * s.tokens_sp * s.model.hidden * s.width)
-    return Block("head", tuple(ops), saved, saved, saved, np.asarray(logits * copies))
+    return Block("head", _kept(ops), saved, saved, saved, np.asarray(logits * kept), np.asarray(logits * gradient))

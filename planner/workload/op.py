@@ -47,6 +47,8 @@ class Op:
         Host launches of one run (an eager chain is several).
     rerun : {'never', 'full', 'selective'}
         The mildest recompute policy under which the backward runs this forward op again.
+    skips_first : bool
+        Not run by the first micro-batch of a step (gradient accumulation by autograd).
     behind : str
         Name of the compute op that the collective runs beside; empty when it is exposed.
     impl : str
@@ -63,13 +65,14 @@ class Op:
     count: ArrayLike = 1.0
     kernels: float = 1.0
     rerun: Rerun = "full"
+    skips_first: bool = False
     behind: str = ""
     impl: str = ""
 
     def flops(self) -> FloatArray:
         """Floating-point operations of one run (a multiply-add is two).
 
-        GEMM 2·m·n·k·batch. Attention forward 2·b·heads·q·kv·(d_qk + d_v), halved when causal;
+        GEMM 2·m·n·k·batch. Attention forward 2·b·heads·pairs·(d_qk + d_v) (`attention_pairs`);
         backward 2.5 times that (five products instead of two; FlashAttention-2,
         arXiv 2307.08691, section 4.1).
         """
@@ -86,9 +89,13 @@ class Op:
 
 
 def attention_pairs(q_len: ArrayLike, kv_len: ArrayLike, causal: bool, window: int | None) -> FloatArray:
-    """Query-key pairs that are computed: half of the square when causal, a band with a window."""
+    """Query-key pairs that are computed.
+
+    Causal queries are the last ones of the keys: q·kv - q²/2, half of the square when q = kv;
+    a window leaves a band of that.
+    """
     q, kv = np.asarray(q_len, dtype=np.float64), np.asarray(kv_len, dtype=np.float64)
-    pairs = q * kv / (2.0 if causal else 1.0)
+    pairs = q * kv - (q * q / 2.0 if causal else 0.0)
     if window is not None:
         pairs = np.minimum(pairs, q * window)
     return np.asarray(pairs)
@@ -107,8 +114,9 @@ class Block:
         Kept for the backward per micro-batch without recomputation.
     saved_selective_bytes, saved_full_bytes : array
         The same with selective and full recomputation.
-    logits_bytes : array
-        Part of the head that lives only around the loss.
+    logits_bytes, logits_grad_bytes : array
+        Of the head only: what a micro-batch keeps between the loss and its backward; the gradient
+        of the logits, which exists for one micro-batch at a time.
     """
 
     name: str
@@ -117,3 +125,4 @@ class Block:
     saved_selective_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     saved_full_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     logits_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    logits_grad_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmodels.cluster import load
-from planner.assemble import dag_groups, group_memory, price_model
+from planner.assemble import dag_groups, group_memory
 from planner.layout import Layout, LayoutBatch, RuleContext, check
 from planner.memory import verdict
 from planner.model import load as load_model
@@ -14,6 +14,7 @@ from planner.model.shape import from_shape
 from planner.model.spec import Attention, DecoderLayer, ModelSpec, Moe, count
 from planner.plan import Workload
 from planner.presets import get
+from planner.priced import price_model
 from planner.stages import layer_counts, over_stages
 from planner.state import block_parameters, local_parameters, state_bytes
 
@@ -57,7 +58,7 @@ def test_zero_shards_optimizer_then_gradients_then_parameters(
 ) -> None:
     # ZeRO (arXiv 1910.02054): 2 + 2 + 12 bytes in fp16 Adam; here gradients are kept in fp32.
     found = state_bytes(
-        Workload(512, 8), LayoutBatch.of(Layout(dp=8, zero_stage=stage)), get("generic"), np.asarray(8.0)
+        Workload(512, 8), LayoutBatch.of(Layout(dp=8, zero_stage=stage)), get("generic"), np.asarray(8.0), 1
     )
     assert (float(found.parameters), float(found.gradients), float(found.optimizer)) == (
         parameters,
@@ -67,7 +68,7 @@ def test_zero_shards_optimizer_then_gradients_then_parameters(
 
 
 def test_fp32_training_has_one_copy_of_the_weights() -> None:
-    found = state_bytes(Workload(512, 8, "fp32"), LayoutBatch.of(Layout()), get("ours"), np.asarray(1.0))
+    found = state_bytes(Workload(512, 8, "fp32"), LayoutBatch.of(Layout()), get("ours"), np.asarray(1.0), 1)
     assert (float(found.parameters), float(found.gradients), float(found.optimizer)) == (4.0, 4.0, 8.0)
 
 

@@ -30,7 +30,7 @@ def _finish(rank: Rank, saved: float, core: float, kept_whole: float, *, layer: 
     """Sum the items. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
     recompute = rank.layout.recompute
     again, kept = NOTHING, saved + core
-    if recompute == "full" and (layer or "recompute-head" in rank.as_product):
+    if recompute == "full" and layer:
         again = rank.parts("F", ("full", "selective"))
     if recompute == "selective":
         again = rank.parts("F", ("selective",))
@@ -45,8 +45,8 @@ def _norm(rank: Rank, name: str) -> None:
         rank.moved(name, "F", 2 * n)
         rank.moved(f"{name}.grad", "I", 3 * n, 2)
     else:
-        rank.moved(name, "F", 6 * n, 4)
-        rank.moved(f"{name}.grad", "I", 10 * n, 8)
+        rank.moved(name, "F", (1 + 2 + 2) * n, 7)
+        rank.moved(f"{name}.grad", "I", (3 + 1 + 1 + 2 + 3 + 2) * n, 7)
 
 
 def _residual(rank: Rank, name: str) -> None:
@@ -83,7 +83,10 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     a, w = layer.attention, rank.width
     heads, kv = _heads(rank, layer)
     weights = [p for p in a.parameters(rank.model.hidden) if isinstance(p, Weight)]
-    rank.enter("attention.qkv")
+    if isinstance(a, LatentAttention):  # only the up-projections are split: the latents and the rotary key enter
+        rank.enter("latent", "attention.kv_b", (a.q_lora_rank or rank.hidden) + a.kv_lora_rank + a.rope_dim)
+    else:
+        rank.enter("attention.qkv")
     done: set[str] = set()
     for weight in weights:
         name = weight.fused_with or weight.name
@@ -111,9 +114,9 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     rank.collective("kv", "F", "all_gather", "cp", gathered)
     rank.collective("kv", "I", "all_gather", "cp", gathered)
     rank.collective("kv", "I", "reduce_scatter", "cp", gathered)
-    saved = rank.tokens_sp * rank.hidden + rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
+    saved = rank.tokens_kept * rank.hidden + rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
     saved += rank.tokens * heads * a.v_dim
-    if getattr(a, "qk_norm", None) and "qk-norm-input" not in rank.as_product:
+    if getattr(a, "qk_norm", None):
         saved += rank.tokens * a.qk_dim * (heads + kv)  # a norm's backward reads its input, the core its output
     if isinstance(a, LatentAttention):
         saved += 2 * rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
@@ -131,7 +134,7 @@ def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
     heads, kv = _heads(rank, layer)
     impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else "flash"
     chunks = [(rank.seq, s)]
-    if rank.layout.cp > 1 and "cp-last-chunk" not in rank.as_product:
+    if rank.layout.cp > 1:
         chunks = [(rank.seq / 2, rank.seq / 2), (rank.seq / 2, s)]
     for way, direction, rerun in (("F", "forward", "selective"), ("I", "backward", "full")):
         total = 0.0
@@ -186,7 +189,7 @@ def _dense(rank: Rank, name: str, weights: list[Weight], gated: bool) -> float:
 
 def _mlp(rank: Rank, ffn: Mlp) -> float:
     weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
-    return rank.width * rank.tokens_sp * rank.hidden + _dense(rank, "mlp", weights, ffn.gated)
+    return rank.width * rank.tokens_kept * rank.hidden + _dense(rank, "mlp", weights, ffn.gated)
 
 
 def _moe(rank: Rank, ffn: Moe) -> float:
@@ -198,21 +201,16 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     routed = rank.tokens_sp * ffn.top_k
     scores = rank.tokens_sp * ffn.n_experts * 4.0
     rank.linear("router", rank.tokens_sp, h, ffn.n_experts)
-    # Without sequence parallelism the tp ranks hold the same tokens: nothing to gather, partial sums to add.
-    same = lay.tp > 1 and not lay.sp and lay.etp > 1 and "etp-gathers-copies" not in rank.as_product
     for way in ("F", "I"):
         rank.moved("route" + way, way, 4 * scores, 6)
         rank.moved("permute" + way, way, 2 * w * routed * h, 2)
         rank.moved("unpermute" + way, way, (2 if way == "F" else 3) * w * routed * h, 2)
         rank.collective("dispatch", way, "all_to_all", "ep", w * routed * h)
         rank.collective("combine", way, "all_to_all", "ep", w * routed * h)
-        if same:
-            rank.collective("sum", way, "all_reduce", "etp", w * routed * h)
-            continue
         rank.collective("gather", way, "all_gather", "etp", w * routed * h * lay.etp)
         rank.collective("scatter", way, "reduce_scatter", "etp", w * routed * h * lay.etp)
     held = ffn.n_experts / lay.ep
-    each = max(routed * lay.ep * (1 if same else lay.etp) / ffn.n_experts, 1.0)
+    each = max(routed * lay.ep * lay.etp / ffn.n_experts, 1.0)
     narrow, wide = rank.rows_in(experts[-1]), sum(rank.columns(p) for p in experts[:-1])
     rank.grouped("expert.up", each, h, wide, held)
     _activation(rank, "expert.act", each * held, narrow, ffn.gated)
@@ -235,7 +233,7 @@ def decoder_layer(rank: Rank, layer: DecoderLayer) -> Block:
     _residual(rank, "ffn.residual")
     row = rank.tokens_sp * rank.hidden
     saved += row * rank.width * layer.n_norms + (2 * row if rank.preset.dropout else 0.0)
-    if layer.parallel and "parallel-input-twice" not in rank.as_product:
+    if layer.parallel:
         saved -= row * rank.width  # attention and feed-forward read one normalised tensor
     return _finish(rank, saved, core, row * rank.width, layer=True)
 
@@ -268,8 +266,10 @@ def head(rank: Rank) -> tuple[Block, float, float]:
         rank.moved("loss.grad", "I", 2 * w * logits)
         kept, gradient = w, w
     else:
-        rank.moved("loss", "F", (w + 20) * logits, 6, "never")
-        rank.moved("loss.grad", "I", (w + 12) * logits, 3)
+        # log-softmax reads and writes fp32; its backward reads two and writes one; casts where needed
+        cast, n = (0, 2) if w == 4 else (w + 4, 3)
+        rank.moved("loss", "F", (4 + 4 + cast) * logits, n, "never")
+        rank.moved("loss.grad", "I", (4 + 4 + 4 + cast) * logits, n)
         kept, gradient = w + 4, 4.0
     # Maximum, target logit and sum of exponentials of each token.
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")

@@ -34,6 +34,8 @@ class Item:
     comm: str = ""
     behind: str = ""
     rerun: str = "full"
+    later: bool = False
+    """Runs in every micro-batch but the first."""
 
 
 @dataclass
@@ -58,7 +60,6 @@ class Rank:
     layout: Layout
     cluster: Cluster
     preset: FrameworkPreset
-    as_product: frozenset[str]
     items: list[Item] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class Rank:
         self.seq = self.workload.seq_len / lay.cp
         self.tokens = lay.mbs * self.seq
         self.tokens_sp = self.tokens / lay.tp if lay.sp else self.tokens
+        self.tokens_kept = self.tokens if self.preset.sp_saves_gathered else self.tokens_sp
         self.hidden = float(self.model.hidden)
         self.overlap_tp = self.preset.tp_backward_overlap
 
@@ -109,6 +111,7 @@ class Rank:
         if not self.preset.fused_grad_accumulation:
             kept = BYTES[self.preset.gradient_dtype(self.workload.precision)]
             self.moved(f"{name}.accumulate", "W", elements * (self.width + kept + kept))
+            self.items[-1].later = not self.preset.main_grad_buffer
 
     def grouped(self, name: str, rows: float, n_in: float, n_out: float, groups: float) -> None:
         """The same for `groups` experts with `rows` rows each."""
@@ -139,14 +142,16 @@ class Rank:
 
     # -- tensor parallelism -------------------------------------------------------------------
 
-    def enter(self, name: str) -> None:
+    def enter(self, name: str, gemm: str = "", features: float = 0.0) -> None:
         """Before a column split: ``f`` (backward all-reduce), or ``g`` with sequence parallelism."""
-        full = self.tokens * self.hidden * self.width
-        dgrad, wgrad = (f"{name}.dgrad", f"{name}.wgrad") if self.overlap_tp else ("", "")
+        full = self.tokens * (features or self.hidden) * self.width
+        gemm = gemm or name
+        dgrad, wgrad = (f"{gemm}.dgrad", f"{gemm}.wgrad") if self.overlap_tp else ("", "")
         if self.layout.sp:
             self.collective(name, "F", "all_gather", "tp", full)
             # Only the shard of the input was saved: gathered again beside the input gradient.
-            self.collective(name, "W", "all_gather", "tp", full, behind=dgrad)
+            if not self.preset.sp_saves_gathered:
+                self.collective(name, "W", "all_gather", "tp", full, behind=dgrad)
             self.collective(name, "I", "reduce_scatter", "tp", full, behind=wgrad)
         else:
             self.collective(name, "I", "all_reduce", "tp", full, behind=wgrad)
@@ -178,7 +183,9 @@ class Rank:
                 covered = min(item.seconds, seconds.get(item.behind, 0.0)) * float(self.cluster.overlap.value)
             exposed += item.seconds - covered
             hidden += covered
-        return Parts(self.host(compute, launches), exposed, hidden)
+        microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp)
+        idle = sum(i.seconds for i in chosen if i.later) / microbatches  # what the first one leaves out
+        return Parts(self.host(compute, launches) - idle, exposed, hidden)
 
     def host(self, compute: float, launches: float) -> float:
         """The host launches ahead of a GPU, and is the device on a CPU."""

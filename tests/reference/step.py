@@ -1,9 +1,4 @@
-"""The reference: seconds and bytes of one step of one layout, in plain floats.
-
-It follows the sources. Where the product is known to differ, the name of the difference stands in `DIFFERENCES`
-with what the source says; `reference(..., as_product=...)` imitates the named ones, so that everything else stays
-comparable to the last digit and each difference can be shown alone.
-"""
+"""The reference: seconds and bytes of one step of one layout, in plain floats, from the formulas' sources."""
 
 from __future__ import annotations
 
@@ -20,32 +15,6 @@ from planner.schedule import Kind, Schedule
 from tests.reference.blocks import Block, decoder_layer, embedding, head
 from tests.reference.ops import BYTES, Rank, axis_of, collective
 from tests.reference.timing import Durations, Plan, Played, play
-
-DIFFERENCES: dict[str, str] = {
-    "recompute-head": "full recomputation checkpoints decoder layers (2205.05198, section 5; Megatron-Core "
-    "recompute_granularity); the product reruns the embedding and the head as well",
-    "cp-last-chunk": "context parallelism deals 2·cp chunks, s²/(2·cp) causal pairs a rank (2407.21783, section "
-    "3.3.2); the product prices the last s/cp queries over all keys: (2 - 1/cp) times as many",
-    "accumulates-sharded": "gradients that are reduced once a step accumulate unsharded over micro-batches "
-    "(FSDP2 set_requires_gradient_sync; ZeRO, 1910.02054, section 5.2, reduces each); the product counts a shard",
-    "zero-gather-exposed": "overlap_param_gather hides the gather after a sharded optimizer behind the next forward "
-    "(Megatron-Core --overlap-param-gather; the preset's own docstring); the product always exposes it",
-    "expert-shard-traffic": "expert state is sharded over min(edp, fsdp·cp) ranks, so its collectives run over those "
-    "and an all-reduce over the replicas; the product moves it over all of edp",
-    "edp-without-dp": "experts are replicated tp·cp·dp/(ep·etp) times, so their gradients are reduced even where "
-    "dp·cp is 1; the product reduces nothing there",
-    "mean-chunk": "activations in flight follow the action list; the product takes the mean over a rank's virtual "
-    "stages times their number, whichever they are",
-    "gradient-of-every-logit": "of M micro-batches between forward and backward only the one at the loss has the "
-    "gradient of its logits; the product counts M gradients with gpipe",
-    "rebuilt-anywhere": "recomputation rebuilds a layer of the rank's own; the product takes the largest of the model",
-    "etp-gathers-copies": "without sequence parallelism the tp ranks hold the same tokens, which expert tensor "
-    "parallelism then shares (etp within tp); the product gathers etp equal copies and computes each",
-    "qk-norm-input": "the norms of q and k save their inputs, as every norm does, beside the q and k that the core "
-    "saves; the product saves only the latter",
-    "parallel-input-twice": "attention and feed-forward of a parallel layer read one normalised tensor; the product "
-    "saves it twice",
-}
 
 
 @dataclass
@@ -114,18 +83,18 @@ class _Stage:
 
 
 class _Step:
-    def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout, as_product: frozenset[str]):
-        self.model, self.cluster, self.workload, self.lay, self.as_product = model, cluster, workload, lay, as_product
+    def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout):
+        self.model, self.cluster, self.workload, self.lay = model, cluster, workload, lay
         self.preset = presets.get(workload.framework)
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
         self.width, self.grad = BYTES[workload.precision], BYTES[self.preset.gradient_dtype(workload.precision)]
-        self.one = Rank(model, workload, lay, cluster, self.preset, as_product)
+        self.one = Rank(model, workload, lay, cluster, self.preset)
         self.head, self.logits_kept, self.logits_gradient = head(self.one)
         self.embedding = embedding(self.one)
         self.shard = (lay.fsdp or lay.dp) * lay.cp
         self.edp = axis_of(lay, "edp")[0]
-        self.expert_shard = min(self.edp, self.shard)
+        self.expert_shard = max(self.edp // (lay.dp // (lay.fsdp or lay.dp)), 1)
         self.stages = self._stages()
         self.plan = self._plan()
 
@@ -158,12 +127,12 @@ class _Step:
         lay, p = self.lay, self.preset
         plan = Plan(1, "none", 1, "none", not p.p2p_overlap, False, self.model.tied_embeddings and lay.pp > 1)
         experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
-        if lay.dp * lay.cp == 1 and ("edp-without-dp" in self.as_product or not experts or self.edp == 1):
+        if lay.dp * lay.cp == 1 and (not experts or self.edp == 1):
             return plan
         plan.buckets = min(max(len(self.model.layers) // (lay.pp * lay.vpp), 1), 40)
         if lay.zero_stage >= 3:
             keeps = lay.pp > 1 or not p.reshard_after_forward
-            plan.unshard, plan.prefetch = ("once" if keeps else "each"), int(p.overlap_param_gather)
+            plan.unshard, plan.prefetch = ("once" if keeps else "each"), int(p.prefetch_params)
             plan.reduce = "each" if p.reduce_each_microbatch and not keeps else "bucketed"
             return plan
         if lay.zero_stage == 2 and p.reduce_each_microbatch and lay.pp == 1:
@@ -173,8 +142,10 @@ class _Step:
         else:
             plan.reduce, plan.buckets = "end", 1
         if lay.zero_stage >= 1:
-            hidden = p.overlap_param_gather and "zero-gather-exposed" not in self.as_product
+            hidden = p.overlap_param_gather
             plan.gather_after, plan.unshard = not hidden, "once" if hidden else "none"
+            if hidden:
+                plan.buckets = min(max(len(self.model.layers) // (lay.pp * lay.vpp), 1), 40)
         return plan
 
     def _over(self, op: str, axis: str, nbytes: float) -> float:
@@ -183,7 +154,7 @@ class _Step:
     def _expert_traffic(self, op: str, nbytes: float) -> float:
         """Over the shard group of the experts; `op` all_gather or reduce_scatter (with its replicas)."""
         lay, stride = self.lay, self.lay.ep * self.lay.etp
-        size = self.edp if "expert-shard-traffic" in self.as_product else self.expert_shard
+        size = self.expert_shard
         seconds = collective(self.cluster, op, nbytes, size, stride)
         if op == "reduce_scatter" and size < self.edp:
             seconds += collective(self.cluster, "all_reduce", nbytes / size, self.edp // size, stride * size)
@@ -194,10 +165,21 @@ class _Step:
         dense, expert = dense * self.grad / self.plan.buckets, expert * self.grad / self.plan.buckets
         if self.lay.zero_stage == 0:
             return self._over("all_reduce", "dp_cp", dense) + self._over("all_reduce", "edp", expert)
+        if self._whole:
+            return self._over("all_reduce", "fsdp", dense)
         seconds = self._over("reduce_scatter", "fsdp", dense) + self._over("all_reduce", "replica", dense / self.shard)
         return seconds + self._expert_traffic("reduce_scatter", expert)
 
+    @property
+    def _whole(self) -> bool:
+        """ZeRO-1 as PyTorch's ZeroRedundancyOptimizer: whole gradients, shards broadcast in turn."""
+        experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
+        return self.lay.zero_stage == 1 and self.preset.zero1_all_reduce and not experts
+
     def _gather(self, dense: float, expert: float) -> float:
+        if self._whole:
+            n = self.shard
+            return n * self._over("broadcast", "fsdp", dense * self.width / n)
         seconds = self._over("all_gather", "fsdp", dense * self.width)
         return seconds + self._expert_traffic("all_gather", expert * self.width)
 
@@ -291,25 +273,22 @@ class _Step:
                 held, count = held + sign * saved[action.stage], count + sign
                 open_last += sign if action.stage == len(self.stages) - 1 else 0
                 peak, most, at_loss = max(peak, held), max(most, count), max(at_loss, open_last)
-            if "mean-chunk" in self.as_product:
-                peak = most * sum(saved.values()) / len(saved)
             peaks.append(peak)
         return peaks, at_loss
 
     def _rebuilt(self, rank: int) -> float:
         """The largest layer (or attention core) that the rank's recomputation rebuilds at a time."""
         own = [b for s in self.stages if s.rank == rank for b in s.layers]
-        if "rebuilt-anywhere" in self.as_product:
-            own = [block for block, _ in self.made.values()]
         if self.lay.recompute == "full":
             return max(b.saved_whole for b in own)
         return max(b.saved_core for b in own) if self.lay.recompute == "selective" else 0.0
 
     def memory(self) -> list[dict[str, float]]:
         lay, z = self.lay, self.lay.zero_stage
-        main = 0 if self.workload.precision == "fp32" else 4
+        two = self.preset.compute_copy and self.workload.precision != "fp32"  # a compute copy and a main copy
+        main, stored = (4, self.width) if two else (0, 4)
         states = (8 if self.workload.optimizer == "adamw" else 0) + main
-        whole = self.plan.reduce != "each" and self.microbatches > 1 and "accumulates-sharded" not in self.as_product
+        whole = self.plan.reduce != "each" and self.microbatches > 1
         flight, at_loss = self._flight()
         found = []
         for r in range(lay.pp):
@@ -318,11 +297,10 @@ class _Step:
             shared = dense / self.shard + expert / self.expert_shard
             logits = 0.0
             if self.stages[-1].rank == r:
-                gradients = at_loss if "gradient-of-every-logit" in self.as_product else 1
-                logits = at_loss * self.logits_kept + gradients * self.logits_gradient
+                logits = at_loss * self.logits_kept + self.logits_gradient
             found.append(
                 {
-                    "parameters": self.width * (shared if z >= 3 else dense + expert),
+                    "parameters": stored * (shared if z >= 3 else dense + expert),
                     "gradients": self.grad * (shared if z >= 2 and not whole else dense + expert),
                     "optimizer": states * (shared if z >= 1 else dense + expert),
                     "activations": flight[r] + self._rebuilt(r),
@@ -366,10 +344,9 @@ def reference(
     cluster: Cluster,
     workload: Workload,
     layout: Layout,
-    as_product: Iterable[str] = (),
 ) -> Reference:
-    """Seconds and bytes of one step; `as_product` names the `DIFFERENCES` to imitate."""
-    step = _Step(model, cluster, workload, layout, frozenset(as_product))
+    """Seconds and bytes of one step."""
+    step = _Step(model, cluster, workload, layout)
     took, forward, backward = step.time()
     played = play(step.schedule, layout.pp, step.microbatches, layout.vpp, step.plan, took)
     return Reference(step.memory(), forward, backward, took, played, model_flops(model, workload))

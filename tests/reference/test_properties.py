@@ -15,7 +15,7 @@ from planner.plan import Workload
 from planner.predict import predict
 from planner.search import Space, search
 from tests.reference.cases import CASES, Case, cluster_of, found, model_of, wanted
-from tests.reference.step import DIFFERENCES, reference
+from tests.reference.step import reference
 
 ROUNDING = 1.0 + 1e-9
 some = pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
@@ -89,7 +89,7 @@ def test_search_counts_every_candidate_and_finds_the_best() -> None:
         considered += 1
         if faults(layout, context):
             continue
-        expected = reference(model, cluster, workload, layout, DIFFERENCES)
+        expected = reference(model, cluster, workload, layout)
         if max(sum(stage.values()) for stage in expected.memory) > limit:
             too_large += 1
         else:

@@ -8,7 +8,7 @@ from hwmodels.kernels import memory
 from planner.compare import validate
 
 GROUPS = ("megatron_a100_sc21", "korthikanti_a100")
-GRID = (0.60, 0.65, 0.70, 0.75, 0.80, 0.85)
+GRID = (0.50, 0.55, 0.60, 0.65, 0.70, 0.75, 0.80, 0.85)
 
 
 @pytest.mark.slow

@@ -94,6 +94,23 @@ def test_in_flight_equals_the_count(case: tuple[Schedule, int, int, int]) -> Non
     assert schedule.in_flight(pp, microbatches, vpp) == counted
 
 
+@given(cases(), st.lists(st.integers(1, 9), min_size=64, max_size=64))
+@settings(deadline=None, max_examples=60)
+def test_held_gives_the_peak_whatever_a_stage_saves(case: tuple[Schedule, int, int, int], weights: list[int]) -> None:
+    schedule, pp, microbatches, vpp = case
+    moments = schedule.held(pp, microbatches, vpp)
+    for rank, order in enumerate(schedule.actions(pp, microbatches, vpp)):
+        saved = [weights[(rank * vpp + chunk) % len(weights)] for chunk in range(vpp)]
+        held = peak = 0
+        for action in order:
+            if action.kind is Kind.FORWARD:
+                held += saved[schedule.chunk_of(action.stage, pp)]
+            elif action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+                held -= saved[schedule.chunk_of(action.stage, pp)]
+            peak = max(peak, held)
+        assert max(sum(n * s for n, s in zip(m, saved, strict=True)) for m in moments[rank]) == peak
+
+
 @given(cases())
 @settings(deadline=None, max_examples=20)
 def test_text_round_trip(case: tuple[Schedule, int, int, int]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from hwmodels.cluster import load
 from hwmodels.errors import InfeasibleError, InputError
-from planner.assemble import assemble, dag_groups, price_model
+from planner.assemble import assemble, dag_groups
 from planner.evaluate import bounds, exact_seconds
 from planner.layout import Layout
 from planner.model import load as load_model
@@ -13,6 +13,7 @@ from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.predict import predict
+from planner.priced import price_model
 from planner.search import Space, search
 from planner.search.space import enumerate_layouts
 

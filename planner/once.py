@@ -1,0 +1,112 @@
+"""once: what a step runs once or between stages: sends, optimizer, norm, tied embedding."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels import collectives, kernels
+from hwmodels.topology import GroupShape
+from planner.data_parallel import DataParallelCosts
+from planner.layout import LayoutBatch
+from planner.priced import PricedModel
+from planner.state import OPTIMIZER_STATES
+from planner.workload.op import BYTES
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def _crossings(layouts: LayoutBatch, pp: int, gpus_per_node: int) -> NDArray[np.bool_]:
+    """Whether the hop from each pipeline rank to the next (the last one's to the first) leaves a node.
+
+    Stage p holds ranks p*stride .. (p+1)*stride - 1, filled node by node; a hop counts as
+    crossing when any of its pairs does, since the slowest pair holds up the stage.
+
+    Returns
+    -------
+    ndarray (b, pp)
+    """
+    _, stride = layouts.axis("pp")
+    here = np.arange(pp)[None, :] * stride[:, None]
+    there = (np.arange(1, pp + 1) % pp)[None, :] * stride[:, None]
+    last = stride[:, None] - 1
+    first_pair = here // gpus_per_node != there // gpus_per_node
+    last_pair = (here + last) // gpus_per_node != (there + last) // gpus_per_node
+    return np.asarray(first_pair | last_pair)
+
+
+def _pair(nodes: int) -> GroupShape:
+    """Two ranks, in one node or in two."""
+    return GroupShape(np.asarray(2 // nodes), np.asarray(nodes), np.asarray(1))
+
+
+def sends(priced: PricedModel, layouts: LayoutBatch, rows: IntArray, pp: int) -> tuple[FloatArray, FloatArray]:
+    """Seconds to pass one micro-batch's boundary tensor to the next and to the previous rank.
+
+    Returns
+    -------
+    forward, backward : ndarray (b, pp)
+        Out of each rank; backward over the hop that leads into it.
+    """
+    if pp == 1:
+        return np.zeros((len(layouts), 1)), np.zeros((len(layouts), 1))
+    cluster = priced.cluster
+    boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
+    shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
+    sent = boundary / np.where(shares, layouts.tp, 1)
+    crossing = _crossings(layouts, pp, cluster.gpus_per_node)
+    seconds = np.zeros(crossing.shape)
+    for nodes, chosen in ((1, ~crossing), (2, crossing)):
+        if chosen.any():
+            one = collectives.seconds(cluster, "send_recv", sent, _pair(nodes)).mid
+            seconds = np.where(chosen, one[:, None], seconds)
+    if shares.any():
+        shape = layouts.group("tp", cluster.gpus_per_node)
+        gathered = collectives.seconds(cluster, "all_gather", boundary, shape).mid
+        seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
+    return seconds, np.roll(seconds, 1, axis=1)
+
+
+def optimizer(priced: PricedModel, data: DataParallelCosts) -> FloatArray:
+    """Seconds of the optimizer on each rank's shard: ndarray (b, pp).
+
+    Fused Adam reads the gradient, reads and writes main weight and two moments, and writes the
+    compute copy. Eager (foreach) AdamW runs eight operators over every tensor: 21 passes of
+    four bytes (mul, lerp, mul, addcmul, sqrt, div, add, addcdiv: 2+3+2+4+2+2+2+4).
+    A gradient norm reads every gradient once.
+    """
+    w = priced.workload
+    states = OPTIMIZER_STATES[w.optimizer]
+    grad = BYTES[priced.preset.gradient_dtype(w.precision)]
+    if priced.preset.fused_optimizer:
+        per = grad + 2.0 * (states + 4.0) + (0.0 if w.precision == "fp32" else BYTES[w.precision])
+        launches = 1.0
+    else:
+        per = 84.0 if states else 12.0
+        launches = 8.0 if states else 2.0
+    if priced.preset.clips_gradients:
+        per += grad
+    impl = "adamw" if priced.preset.fused_optimizer and states else ""
+    return (kernels.memory_seconds(priced.cluster.device, data.elements * per / launches, impl=impl) * launches).mid
+
+
+def sync(priced: PricedModel, layouts: LayoutBatch) -> FloatArray:
+    """Gradient norm (or finite check) over the world: an all-reduce of one number."""
+    if not priced.preset.clips_gradients:
+        return np.zeros(len(layouts))
+    return collectives.seconds(
+        priced.cluster, "all_reduce", np.full(len(layouts), 4.0), layouts.group("world", priced.cluster.gpus_per_node)
+    ).mid
+
+
+def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
+    """All-reduce of the tied embedding's gradient between first and last stage."""
+    if pp == 1 or not priced.model.tied_embeddings:
+        return np.zeros(len(layouts))
+    grad = BYTES[priced.preset.gradient_dtype(priced.workload.precision)]
+    nbytes = priced.model.vocab * priced.model.hidden / layouts.tp.astype(np.float64) * grad
+    gpn = priced.cluster.gpus_per_node
+    nodes = np.where(layouts.world <= gpn, 1, 2)
+    shape = GroupShape(np.asarray(2 // nodes), nodes, np.ones_like(nodes))
+    return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid

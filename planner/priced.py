@@ -1,0 +1,74 @@
+"""`PricedModel`: the blocks of a model priced for many layouts at once.
+
+Blocks are priced once for each distinct (tp, sp, cp, mbs, ep, etp), since nothing else changes
+what one micro-batch runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.cluster import Cluster
+from planner.layout import LayoutBatch
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.presets import FrameworkPreset
+from planner.presets import get as get_preset
+from planner.price import BlockPrice, price_block
+from planner.workload.lower import Lowered, lower
+from planner.workload.op import Block
+
+IntArray = NDArray[np.int64]
+BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PricedModel:
+    """A model's blocks priced for the distinct block keys of many layouts.
+
+    Attributes
+    ----------
+    inverse : ndarray (n,)
+        Position of each layout in the distinct rows.
+    lowered, embedding, layers, head
+        The blocks and their prices over the distinct rows.
+    """
+
+    model: ModelSpec
+    workload: Workload
+    cluster: Cluster
+    preset: FrameworkPreset
+    layouts: LayoutBatch
+    inverse: IntArray
+    lowered: Lowered
+    embedding: BlockPrice
+    layers: tuple[BlockPrice, ...]
+    head: BlockPrice
+
+
+def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster) -> PricedModel:
+    """Lower and price the blocks of one micro-batch for all `layouts` (shape (n,))."""
+    preset = get_preset(workload.framework)
+    keys = np.stack([getattr(layouts, k) for k in BLOCK_KEYS], axis=1)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    distinct = layouts.take(first)
+    lowered = lower(model, workload, distinct, preset)
+
+    def price(block: Block) -> BlockPrice:
+        return price_block(block, cluster, distinct, preset)
+
+    return PricedModel(
+        model,
+        workload,
+        cluster,
+        preset,
+        layouts,
+        inverse.reshape(-1),
+        lowered,
+        price(lowered.embedding),
+        tuple(price(b) for b in lowered.layers),
+        price(lowered.head),
+    )
