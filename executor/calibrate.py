@@ -89,6 +89,9 @@ class CalibrationRows:
     gemm, memory, attention, collectives, overlap : tuple of rows
     launch_s : float
         Host seconds of one eager operator.
+    skew : float
+        By how much the slowest rank exceeded the mean of the ranks, relative, over stretches of
+        0.1 s of equal work that all did at once.
     environment : dict
         torch version, backend, processor, ranks.
     """
@@ -99,6 +102,7 @@ class CalibrationRows:
     collectives: tuple[CollectiveRow, ...]
     overlap: tuple[OverlapRow, ...]
     launch_s: float
+    skew: float = 0.0
     environment: dict[str, Any] = field(default_factory=dict)
 
 
@@ -185,9 +189,13 @@ def from_dict(content: Mapping[str, Any], source: str = "calibration rows") -> C
     launch = content.get("launch_s")
     if isinstance(launch, bool) or not isinstance(launch, (int, float)) or launch <= 0:
         faults.append(Fault(f"is {launch!r}", f"{source}: launch_s", "seconds above zero are expected", "5e-06"))
+    skew = content.get("skew", 0.0)
+    if isinstance(skew, bool) or not isinstance(skew, (int, float)) or skew < 0:
+        faults.append(Fault(f"is {skew!r}", f"{source}: skew", "a share of at least 0 is expected", "0.05"))
     if faults:
         raise InputError(faults)
-    return CalibrationRows(**parts, launch_s=float(launch or 0.0), environment=dict(content.get("environment", {})))
+    environment = dict(content.get("environment", {}))
+    return CalibrationRows(**parts, launch_s=float(launch or 0.0), skew=float(skew), environment=environment)
 
 
 def load(path: str | Path) -> CalibrationRows:

@@ -32,9 +32,13 @@ def measure(backend: Backend, budget_s: float, quick: bool) -> dict[str, Any]:
         return Bench(backend, budget_s * _SHARES[kind] / parts, least)
 
     found: dict[str, Any] = {"launch_s": launch_cost.run(bench("overlap"))}
+    imbalance: list[tuple[float, float]] = []
     for kind, module in (("gemm", gemm), ("memory", memory_bound), ("attention", attention)):
         _say(f"calibrate {kind}")
-        found[kind] = bench(kind).run(module.cases(bench(kind), quick))
+        where = bench(kind)
+        found[kind] = where.run(module.cases(where, quick))
+        imbalance += where.imbalance
+    found["skew"] = sum(slowest for slowest, _ in imbalance) / sum(mean for _, mean in imbalance) - 1.0
     found["collectives"], found["overlap"] = [], []
     shapes = collectives.groups(world)
     for size, stride in shapes:

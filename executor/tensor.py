@@ -1,4 +1,4 @@
-"""Tensor parallelism at the edges of a block: DTensor redistributions, plain local GEMMs inside.
+"""Tensor parallelism at the edges of a block: one collective each way, plain local GEMMs inside.
 
 Each block is entered once and left once, so the query, key and value projections (or gate and
 up) share one reduction of their input gradient, as in Megatron-LM (Shoeybi et al. 2019,
@@ -12,12 +12,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
+
+
+class _SumGradient(torch.autograd.Function):
+    """Identity forward, all-reduce of the gradient backward (``f`` of arXiv 1909.08053).
+
+    In place: the gradient is the fresh sum of the input gradients of the projections behind it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class _Sum(torch.autograd.Function):
+    """All-reduce forward, identity backward (``g`` of arXiv 1909.08053).
+
+    In place: partial sums are the fresh output of a row split, which nothing else reads.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, partial: Tensor, group: Any) -> Tensor:
+        ctx.mark_dirty(partial)
+        dist.all_reduce(partial, group=group)
+        return partial
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +83,21 @@ class TensorParallel:
         """
         if self.mesh is None:
             return x
-        stream = Shard(1) if self.sp else Replicate()
-        whole = DTensor.from_local(x, self.mesh, [stream], run_check=False).redistribute(placements=[Replicate()])
+        if not self.sp:
+            return _SumGradient.apply(x, self.mesh.get_group())
+        whole = DTensor.from_local(x, self.mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])
         return whole.to_local(grad_placements=[Partial()])
 
     def leave(self, y: Tensor) -> Tensor:
         """Partial sums -> residual stream: an all-reduce, or with `sp` a reduce-scatter along the sequence."""
         if self.mesh is None:
             return y
-        stream = Shard(1) if self.sp else Replicate()
+        if not self.sp:
+            return _Sum.apply(y.contiguous(), self.mesh.get_group())
         summed = DTensor.from_local(y.contiguous(), self.mesh, [Partial()], run_check=False).redistribute(
-            placements=[stream]
+            placements=[Shard(1)]
         )
-        return summed.to_local(grad_placements=[stream])
+        return summed.to_local(grad_placements=[Shard(1)])
 
     def own_rows(self, x: Tensor) -> Tensor:
         """The part of dimension 0 that this rank keeps of a tensor indexed by position."""

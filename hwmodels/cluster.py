@@ -77,6 +77,9 @@ class Cluster:
         Share of an overlapped collective's duration that it does *not* take from compute, 0..1.
     context_bytes : float
         Device memory taken by context and communicators, per rank.
+    skew : Coefficient or None
+        By how much the slowest rank of equal ranks exceeds their mean, relative: what every group
+        that works in step waits for. None where it was not measured, which counts as none.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Cluster:
     mtbf_gpu_hours: Coefficient | None
     overlap: Coefficient
     context_bytes: float
+    skew: Coefficient | None = None
 
     def __post_init__(self) -> None:
         faults = []
@@ -94,6 +98,9 @@ class Cluster:
         if not 0.0 <= self.overlap.value <= 1.0:
             why = "it is a share of a collective's duration"
             faults.append(Fault(f"overlap is {self.overlap.value}", f"cluster {self.name}", why, "a value in 0..1"))
+        if self.skew is not None and self.skew.value < 0:
+            why = "the slowest rank is never faster than the mean"
+            faults.append(Fault(f"skew is {self.skew.value}", f"cluster {self.name}", why, "0 or more"))
         if self.context_bytes < 0:
             faults.append(Fault(f"context is {self.context_bytes} bytes", f"cluster {self.name}", fix="0 or more"))
         if len({pool.gpus_per_node for pool in self.pools}) > 1:
@@ -238,6 +245,7 @@ def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
             Coefficient(mtbf.gpu_hours, mtbf.source, 0, mtbf.residual) if mtbf else None,
             parsed.overlap.build() if parsed.overlap else ASSUMED_OVERLAP,
             parsed.context,
+            parsed.skew.build() if parsed.skew else None,
         ),
     )
     if faults:
@@ -252,6 +260,7 @@ def with_calibration(
     device_coefficients: Mapping[str, Coefficient],
     collective_tables: Mapping[str, Mapping[int, Sequence[tuple[float, float]]]],
     overlap: Coefficient | None = None,
+    skew: Coefficient | None = None,
     launch_s: float | None = None,
     source: str,
     name: str = "",
@@ -267,6 +276,8 @@ def with_calibration(
     collective_tables : Mapping
         op -> ranks in a node -> (bytes, seconds) points, as `hwmodels.fit.fit_collectives` returns.
     overlap : Coefficient, optional
+        Replaces the cluster's when given.
+    skew : Coefficient, optional
         Replaces the cluster's when given.
     launch_s : float, optional
         Measured host time of one eager operator.
@@ -322,6 +333,7 @@ def with_calibration(
         pools=pools,
         fabric=fabric,
         overlap=overlap or cluster.overlap,
+        skew=skew or cluster.skew,
     )
 
 

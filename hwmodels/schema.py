@@ -201,6 +201,7 @@ class ClusterFile(Strict):
     price: Price | None = None
     mtbf: Mtbf | None = None
     overlap: CoefficientFile | None = None
+    skew: CoefficientFile | None = None
     context: AnyBytes
     context_source: Text
     device_coefficients: dict[str, CoefficientFile] = {}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_costs
 from planner.layout import SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
-from planner.once import optimizer, sends, sync, tied
+from planner.once import data_parallel_wait, optimizer, sends, sync, tied
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
 from planner.priced import PricedModel
 from planner.simulate.costs import CommPlan, StageCosts
@@ -167,7 +167,7 @@ def _stage_costs(stages: _Stages, work: _Work, data: DataParallelCosts, comm: Co
         reduce_s=cut(data.reduce_s.mid),
         optimizer_s=optimizer(priced, data),
         gather_s=data.gather_s.mid,
-        sync_s=sync(priced, layouts),
+        sync_s=sync(priced, layouts) + data_parallel_wait(priced, layouts, work.busy, stages.microbatches),
         tied_s=tied(priced, layouts, pp),
         step_s=np.full(len(layouts), float(priced.preset.step_s.value)),
     )
@@ -184,6 +184,11 @@ class _Work:
     hidden: dict[str, FloatArray]
     spread: FloatArray
     flops: FloatArray
+
+    @property
+    def busy(self) -> FloatArray:
+        """Seconds a micro-batch of each rank: ndarray (b, pp)."""
+        return np.asarray((self.forward + self.backward_input + self.backward_weight).sum(axis=2))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,13 +231,38 @@ class _Stages:
         parts, hidden = self._parts()
         parts["backward"] = parts["backward"] - skipped.sum(axis=2)
         parts["host"] = np.full(forward.shape[:2], host)
+        waits = [self._waits(v) for v in (forward, backward_input, backward_weight)]
+        self._blame(parts, sum(w.sum(axis=2) for w in waits))
         spread = self.sum(lambda b: b.forward.spread_s + b.backward_input.spread_s + b.backward_weight.spread_s)
         spread = (spread + self.rerun(lambda p: p.spread_s)).sum(axis=(1, 2))
         flops = self.sum(lambda b: b.forward.flops + b.backward_input.flops + b.backward_weight.flops)
         flops = (flops + self.rerun(lambda p: p.flops)).sum(axis=2)
+        forward, backward_input, backward_weight = (
+            v + w for v, w in zip((forward, backward_input, backward_weight), waits, strict=True)
+        )
         busy = (forward + backward_input + backward_weight).sum(axis=(1, 2))
         relative = np.asarray(spread / np.maximum(busy, 1e-30))
         return _Work(forward, backward_input, backward_weight, parts, hidden, relative, flops)
+
+    def _waits(self, seconds: FloatArray) -> FloatArray:
+        """What ranks that work in step wait for the slowest of them in every micro-batch.
+
+        Data parallelism alone waits once a step (`once.sync`).
+        """
+        skew = self.priced.cluster.skew
+        if skew is None:
+            return np.zeros_like(seconds)
+        b = self.layouts
+        together = (b.tp > 1) | (b.cp > 1) | (b.ep > 1) | (b.pp > 1)
+        return np.asarray(seconds * np.where(together, float(skew.value), 0.0)[:, None, None])
+
+    def _blame(self, parts: dict[str, FloatArray], waited: FloatArray) -> None:
+        """Count the waits as the phase in which a rank spends them: its innermost group's, or the bubble."""
+        left = np.ones(len(self.layouts), dtype=np.bool_)
+        for axis, phase in (("tp", "tp_comm"), ("cp", "cp_comm"), ("ep", "ep_comm"), ("pp", "bubble")):
+            here = left & (getattr(self.layouts, axis) > 1)
+            parts[phase] = parts.get(phase, np.zeros_like(waited)) + np.where(here[:, None], waited, 0.0)
+            left &= ~here
 
     def _parts(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
         """Seconds a micro-batch by phase, exposed and hidden: each ndarray (b, pp)."""

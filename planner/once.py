@@ -100,6 +100,25 @@ def sync(priced: PricedModel, layouts: LayoutBatch) -> FloatArray:
     ).mid
 
 
+def data_parallel_wait(
+    priced: PricedModel, layouts: LayoutBatch, busy: FloatArray, microbatches: IntArray
+) -> FloatArray:
+    """What data-parallel ranks wait for the slowest of them before the optimizer: ndarray (b,).
+
+    Groups that work in step within a micro-batch have waited there already.
+
+    Parameters
+    ----------
+    busy : ndarray (b, pp)
+        Seconds a micro-batch of each rank.
+    """
+    skew = priced.cluster.skew
+    alone = (layouts.tp == 1) & (layouts.cp == 1) & (layouts.ep == 1) & (layouts.pp == 1) & (layouts.dp > 1)
+    if skew is None:
+        return np.zeros(len(layouts))
+    return np.where(alone, float(skew.value) * busy.max(axis=1) * microbatches, 0.0)
+
+
 def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
     """All-reduce of the tied embedding's gradient between first and last stage."""
     if pp == 1 or not priced.model.tied_embeddings:

@@ -1,11 +1,11 @@
-"""How a microbenchmark is timed: cases in turn, all ranks busy at once, medians."""
+"""How a microbenchmark is timed: cases in turn, all ranks busy at once, means without outliers."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SHORTEST_S = 3e-4
 _MOST_CALLS = 50
 _MOST_ROUNDS = 60
+_STRETCH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class Case:
 
     facts: dict[str, Any]
     call: Callable[[], object]
+
+
+def _mean(seconds: Sequence[float]) -> float:
+    most = 3.0 * statistics.median(seconds)
+    return statistics.fmean(min(s, most) for s in seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +48,14 @@ class Bench:
     backend: Backend
     budget_s: float
     least_rounds: int = 5
+    imbalance: list[tuple[float, float]] = field(default_factory=list)
+    """(slowest rank, mean of the ranks) in seconds, of stretches of work that all ranks did at once."""
 
     def run(self, cases: Sequence[Case]) -> list[dict[str, Any]]:
-        """Median seconds of each case, mean over ranks, as ``{**facts, "seconds": s}``.
+        """Mean seconds of each case, mean over ranks, as ``{**facts, "seconds": s}``.
+
+        A step is the sum of its operators, and it is means that add up; what takes more than
+        three medians counts as three.
 
         Cases are run in turn, round after round, so that a disturbance of the machine hits all
         sizes alike; a barrier before each case keeps all ranks busy with the same one. Calls
@@ -57,10 +68,27 @@ class Bench:
         for _ in range(rounds):
             for case, n, found in zip(cases, calls, times, strict=True):
                 found.append(self._time(case, n) / n)
-        medians = torch.tensor([statistics.median(t) for t in times], dtype=torch.float64, device=self.backend.device)
-        dist.all_reduce(medians)
-        medians /= dist.get_world_size()
-        return [{**case.facts, "seconds": float(s)} for case, s in zip(cases, medians, strict=True)]
+        self._compare(times)
+        means = torch.tensor([_mean(t) for t in times], dtype=torch.float64, device=self.backend.device)
+        dist.all_reduce(means)
+        means /= dist.get_world_size()
+        return [{**case.facts, "seconds": float(s)} for case, s in zip(cases, means, strict=True)]
+
+    def _compare(self, times: list[list[float]]) -> None:
+        """Note how far apart the ranks were over stretches of about `_STRETCH_S`.
+
+        Single calls are too short: their noise averages out between two collectives of a step.
+        """
+        table = torch.tensor(times, dtype=torch.float64, device=self.backend.device).t()  # (rounds, cases)
+        mean = table.clone()
+        dist.all_reduce(mean)
+        mean /= dist.get_world_size()
+        stretch = (mean.mean(0).cumsum(0) / _STRETCH_S).long()
+        for k in range(int(stretch[-1]) + 1):
+            own = table[:, stretch == k].sum(1)
+            slowest = own.clone()
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+            self.imbalance.append((float(slowest.sum()), float(mean[:, stretch == k].sum())))
 
     def _time(self, case: Case, calls: int) -> float:
         self.backend.synchronize()

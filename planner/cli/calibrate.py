@@ -106,6 +106,7 @@ def fitted(base: Cluster, rows: Any) -> Cluster:
     """The cluster with what `rows` (`executor.calibrate.CalibrationRows`) say in the place of its assumptions."""
     from hwmodels import fit
     from hwmodels.cluster import with_calibration
+    from hwmodels.device import Coefficient
 
     seen = rows.environment
     source = (
@@ -117,6 +118,7 @@ def fitted(base: Cluster, rows: Any) -> Cluster:
         device_coefficients=fit.fit_device(base.device, rows.gemm, rows.memory, rows.attention, source=source),
         collective_tables=tables,
         overlap=fit.fit_overlap(rows.overlap, source=source),
+        skew=Coefficient(rows.skew, source, len(rows.gemm) + len(rows.memory) + len(rows.attention), 0.5),
         source=source,
         residual=residual,
         launch_s=rows.launch_s,
@@ -126,6 +128,8 @@ def fitted(base: Cluster, rows: Any) -> Cluster:
 def figures(found: Cluster) -> dict[str, Any]:
     """Name -> value, rows and residual of everything that was fitted."""
     shown = {**found.device.coefficients, "overlap": found.overlap}
+    if found.skew is not None:
+        shown["skew"] = found.skew
     if found.fabric.tables_source is not None:
         shown["collectives"] = found.fabric.tables_source
     return {name: {"value": c.value, "rows": c.rows, "residual": c.residual} for name, c in sorted(shown.items())}

@@ -19,6 +19,7 @@ ROWS = CalibrationRows(
     (CollectiveRow("all_reduce", 2, 1, 1024, 1e-3),),
     (),
     5e-6,
+    0.04,
     {"ranks": 2},
 )
 
@@ -29,13 +30,14 @@ def test_file_round_trip(tmp_path: Path) -> None:
 
 
 def test_every_fault_of_a_file_is_reported() -> None:
-    content = {**asdict(ROWS), "gemm": [{"m": 1}], "collectives": [3], "launch_s": -1}
+    content = {**asdict(ROWS), "gemm": [{"m": 1}], "collectives": [3], "launch_s": -1, "skew": -0.1}
     with pytest.raises(InputError) as caught:
         calibrate.from_dict(content, "rows.json")
     assert [f.where for f in caught.value.faults] == [
         "rows.json: gemm[0]",
         "rows.json: collectives[0]",
         "rows.json: launch_s",
+        "rows.json: skew",
     ]
 
 
