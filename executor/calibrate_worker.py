@@ -29,7 +29,8 @@ def measure(backend: Backend, budget_s: float, quick: bool) -> dict[str, Any]:
     least = 3 if quick else 9
 
     def bench(kind: str, parts: int = 1) -> Bench:
-        return Bench(backend, budget_s * _SHARES[kind] / parts, least)
+        together = kind in ("collectives", "overlap")
+        return Bench(backend, budget_s * _SHARES[kind] / parts, least, together)
 
     found: dict[str, Any] = {"launch_s": launch_cost.run(bench("overlap"))}
     imbalance: list[tuple[float, float]] = []

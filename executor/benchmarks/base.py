@@ -43,11 +43,14 @@ class Bench:
     budget_s : float
         Wall seconds for all cases of one `run`, beyond the least number of rounds.
     least_rounds : int
+    together : bool
+        Whether every case starts behind a barrier (collectives).
     """
 
     backend: Backend
     budget_s: float
     least_rounds: int = 5
+    together: bool = False
     imbalance: list[tuple[float, float]] = field(default_factory=list)
     """(slowest rank, mean of the ranks) in seconds, of stretches of work that all ranks did at once."""
 
@@ -58,14 +61,17 @@ class Bench:
         three medians counts as three.
 
         Cases are run in turn, round after round, so that a disturbance of the machine hits all
-        sizes alike; a barrier before each case keeps all ranks busy with the same one. Calls
-        shorter than 0.3 ms are repeated inside one timing.
+        sizes alike. Collectives start together, behind a barrier each; compute runs through a
+        round without a pause, since a rank that waits leaves caches, memory and clock to the
+        others, which a training step does not. Calls shorter than 0.3 ms are repeated inside one
+        timing.
         """
         calls = [self._calls(case) for case in cases]
         once = self._agree(sum(self._time(case, n) for case, n in zip(cases, calls, strict=True)))
         rounds = max(self.least_rounds, min(_MOST_ROUNDS, int(self.budget_s / max(once, 1e-9))))
         times: list[list[float]] = [[] for _ in cases]
         for _ in range(rounds):
+            dist.barrier()
             for case, n, found in zip(cases, calls, times, strict=True):
                 found.append(self._time(case, n) / n)
         self._compare(times)
@@ -92,7 +98,8 @@ class Bench:
 
     def _time(self, case: Case, calls: int) -> float:
         self.backend.synchronize()
-        dist.barrier()
+        if self.together:
+            dist.barrier()
         start = self.backend.mark()
         for _ in range(calls):
             case.call()
