@@ -63,7 +63,7 @@ GEMM_DEFAULTS = {
     "memory_efficiency": _assumed(0.85, "streams reach 80-90% of the datasheet bandwidth"),
     "floor": _assumed(4e-6, "shortest kernels take 3-5 us"),
     "quantise": _assumed(0.0, "activations arrive in the format of the product"),
-    "cpu_efficiency": _assumed(0.8, "a BLAS reaches 70-90% of a core's peak"),
+    "cpu_efficiency": _assumed(0.5, "a BLAS on a core of a shared host reaches half of its boost-clock peak"),
     "cpu_half_m": _assumed(12.0, "panel overhead"),
     "cpu_half_n": _assumed(24.0, "panel overhead"),
     "cpu_half_k": _assumed(24.0, "panel overhead"),
