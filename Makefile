@@ -54,8 +54,9 @@ validate: $(STAMP)  ## score the predictions against measurements (DATA=folder f
 	$(if $(DATA),$(PY) -m hwmodels validate --data $(DATA))
 	$(PY) -m planner validate $(DATA)
 
-bench: $(STAMP)  ## start-up and search times, kept in bench/history.jsonl
+bench: $(STAMP)  ## start-up and search times, plans predicted and run, kept in bench/history.jsonl
 	$(PY) bench/bench.py
+	$(PY) bench/executor.py
 
 clean:  ## remove what was made here (not .venv)
 	rm -rf $(OUT) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache .import_linter_cache
