@@ -56,7 +56,7 @@ validate: $(STAMP)  ## score the predictions against measurements (DATA=folder f
 
 bench: $(STAMP)  ## start-up and search times, plans predicted and run, kept in bench/history.jsonl
 	$(PY) bench/bench.py
-	$(PY) bench/executor.py
+	$(PY) bench/run_plans.py
 
 clean:  ## remove what was made here (not .venv)
 	rm -rf $(OUT) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache .import_linter_cache

@@ -119,6 +119,23 @@ _FIXES = {
 }
 
 
+_BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+
+
+def _way_out(kind: str, context: dict[str, Any]) -> str:
+    """What would work in the place of a value, from the kind of its fault."""
+    if kind in _FIXES:
+        return _FIXES[kind]
+    bounds = [f"{words} {context[name]}" for name, words in _BOUNDS.items() if name in context]
+    if bounds:
+        return "a value of " + " and ".join(bounds)
+    if "expected" in context:
+        return str(context["expected"])
+    if "min_length" in context:
+        return f"at least {context['min_length']} entries"
+    return "a value of the kind that is named"
+
+
 def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema:
     """`data` as `schema`; InputError with all faults, each with file, line and key."""
     try:
@@ -142,7 +159,7 @@ def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema
                 else:
                     shown = repr(given) if len(repr(given)) < 60 else type(given).__name__
                     why = item["msg"][:1].lower() + item["msg"][1:]
-                    faults.append(Fault(f"value {shown}", where(file, loc, marks), why, _FIXES.get(kind, "")))
+                    faults.append(Fault(f"value {shown}", where(file, loc, marks), why, _way_out(kind, item.get("ctx", {}))))
         raise InputError(faults) from None
 
 

@@ -324,10 +324,15 @@ class _Reader:
         return RunSettings(given.execute, ranks, given.plans, given.repeats, given.warmup)
 
 
-_KEYS: tuple[str, ...] = (
-    *ScenarioFile.model_fields,
-    *(key for f in ScenarioFile.model_fields.values() for key in getattr(f.annotation, "model_fields", {})),
-)
+_PLACES: dict[str, str] = {
+    **{
+        key: f"{section}.{key}"
+        for section, f in ScenarioFile.model_fields.items()
+        for key in getattr(f.annotation, "model_fields", {})
+    },
+    **{key: key for key in ScenarioFile.model_fields},
+}
+"""Key -> where it belongs in the file."""
 
 
 def _meant(fault: Fault) -> Fault:
@@ -335,5 +340,7 @@ def _meant(fault: Fault) -> Fault:
     found = re.fullmatch(r"unknown key '(.*)'", fault.what)
     if found is None:
         return fault
-    close = near(found[1], _KEYS)
+    if found[1] in _PLACES:
+        return replace(fault, fix=f"{found[1]} belongs at {_PLACES[found[1]]}")
+    close = near(found[1], tuple(_PLACES))
     return replace(fault, fix=f"did you mean {close}?") if close.count(" or ") < 2 else fault

@@ -71,13 +71,36 @@ def show_replay(step: Step, played: Replay) -> None:
 
 
 def show_explain(rows: Sequence[Mapping[str, Any]]) -> None:
-    """The chain from the step time down to datasheet figures and coefficients."""
+    """The chain from a step down to its sources, one op a row, the laws numbered below."""
+    from hwmodels.units import format_percent, format_seconds
+    from planner.cli.output import say
+
     if not rows:
         return
-    header = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [tuple(plain(row.get(key)) for key in header) for row in rows]
+    laws = list(dict.fromkeys(row["source"] for row in rows))
+    header = ["op", "kind", "phase", "group", "dims", "runs", "each", "a step", "+-", "law"]
+    cells = [
+        (
+            f"{row['block']} {row['op']}",
+            row["kind"],
+            row["phase"],
+            row["group"],
+            " ".join(f"{name}={plain(value)}" for name, value in row["dims"].items()),
+            f"{row['runs_per_step']:,}",
+            format_seconds(row["seconds_each"]),
+            format_seconds(row["seconds_per_step"]),
+            format_percent(row["high_s"] / row["seconds_each"] - 1.0),
+            f"[{laws.index(row['source']) + 1}]",
+        )
+        for row in rows
+    ]
     say()
-    print_table("where every millisecond and byte comes from", header, cells, left=len(header))
+    print_table(
+        "where every millisecond comes from, on one rank of each group, layers of all stages", header, cells, left=5
+    )
+    say()
+    for number, law in enumerate(laws, 1):
+        say(f"[{number}] {law}")
 
 
 def plain(value: Any) -> str:

@@ -66,7 +66,8 @@ def main() -> int:
         agreed.append(agrees)
         for name in LAYOUTS:
             errors[name].append(found[name])
-            print(f"time {number}  {name:8}{predicted[name]:10.3f}s{seconds[name]:10.3f}s{found[name]:+8.1f}%", flush=True)
+            row = f"{predicted[name]:10.3f}s{seconds[name]:10.3f}s{found[name]:+8.1f}%"
+            print(f"time {number}  {name:8}{row}", flush=True)
     medians = {name: statistics.median(values) for name, values in errors.items()}
     for name, median in medians.items():
         print(f"median  {name:8}{'':22}{median:+8.1f}%   limit {LIMIT_PCT:.0f}%")
