@@ -159,7 +159,8 @@ def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema
                 else:
                     shown = repr(given) if len(repr(given)) < 60 else type(given).__name__
                     why = item["msg"][:1].lower() + item["msg"][1:]
-                    faults.append(Fault(f"value {shown}", where(file, loc, marks), why, _way_out(kind, item.get("ctx", {}))))
+                    fix = _way_out(kind, item.get("ctx", {}))
+                    faults.append(Fault(f"value {shown}", where(file, loc, marks), why, fix))
         raise InputError(faults) from None
 
 
