@@ -126,6 +126,10 @@ def run_plans(
     return found
 
 
+RANKS_PER_CORE = 4
+"""Ranks that a host takes for each of its cores; a GPU host has more cores than GPUs."""
+
+
 def _folder(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "plan"
 
@@ -146,6 +150,17 @@ def _check(plans: Sequence[Plan], repeats: int, warmup: int) -> None:
                 "plans",
                 "steps are interleaved on the same ranks",
                 "one launch for each world size",
+            )
+        )
+    most = RANKS_PER_CORE * (os.cpu_count() or 1)
+    if worlds and worlds[-1] > most:
+        faults.append(
+            Fault(
+                f"a plan of {worlds[-1]} ranks",
+                "plans",
+                f"all ranks start on this host, whose {os.cpu_count()} cores hold at most {most}",
+                f"a plan of at most {most} ranks, e.g. from search --cluster cpu-local",
+                "executor-world",
             )
         )
     folders = [_folder(p.name) for p in plans]

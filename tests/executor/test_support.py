@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +59,14 @@ def test_plans_of_one_launch_share_the_world(tmp_path: object) -> None:
         run_plans([make_plan("a", Layout(dp=2)), make_plan("b", Layout(dp=4))], str(tmp_path))
     with pytest.raises(InputError, match="share a name"):
         run_plans([make_plan("a", Layout(dp=2)), make_plan("a", Layout(tp=2), LLAMA)], str(tmp_path))
+
+
+def test_more_ranks_than_the_host_takes_are_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    plan = make_plan("large", Layout(dp=16), gbs=16)
+    with pytest.raises(InputError, match="at most 8") as caught:
+        run_plans([plan], tmp_path)
+    assert [f.rule for f in caught.value.faults] == ["executor-world"]
+    assert list(tmp_path.iterdir()) == []
