@@ -24,6 +24,9 @@ def check_schema(content: Any, known: int, source: str, what: str) -> None:
     """
     if not isinstance(content, dict):
         raise InputError(Fault(f"is {describe(content)}", source, f"{what} is a JSON object", f"a {what} file"))
+    other = _other_kind(content, what)
+    if other:
+        raise InputError(Fault(f"this is a {other}, not a {what}", source, "its keys say so", f"a {what} file"))
     where, version = place(source, "schema"), content.get("schema")
     if version is None:
         raise InputError(Fault("is missing", where, f"it says which format of {what} this is", f'"schema": {known}'))
@@ -31,6 +34,13 @@ def check_schema(content: Any, known: int, source: str, what: str) -> None:
         newer = isinstance(version, int) and version > known
         fix = "a newer release of meshwright" if newer else f"write it again with this release, or schema {known}"
         raise InputError(Fault(f"is {describe(version)}", where, f"this release reads schema {known} of {what}", fix))
+
+
+def _other_kind(content: dict[str, Any], what: str) -> str:
+    """Which other document the top-level keys belong to: ``plan``, ``measurement``, or neither."""
+    signs = {"plan": {"layout", "workload"}, "measurement": {"step_s", "plan_hash"}}
+    found = [kind for kind, keys in signs.items() if keys <= content.keys()]
+    return found[0] if found and what in signs and what not in found else ""
 
 
 def plan_from_dict(content: Any, source: str = "") -> Plan:

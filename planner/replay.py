@@ -27,13 +27,14 @@ class Replay:
     ----------
     step_s : float
         Seconds.
-    bubble_fraction : float
-        Idle share of the compute streams.
+    idle_fraction : float
+        Idle share of the compute streams, mean over ranks. Waits for communication are in it, so it is
+        no less than `planner.results.Step.bubble_fraction`, which counts the phase ``bubble`` alone.
     timeline : list of TimelineEvent
     """
 
     step_s: float
-    bubble_fraction: float
+    idle_fraction: float
     timeline: list[TimelineEvent]
 
 

@@ -102,7 +102,7 @@ class Step:
     hidden_comm_s : dict
         Communication phase -> seconds hidden behind compute (critical rank).
     bubble_fraction : float
-        Idle share of the compute stream, mean over ranks.
+        Share of the step in the phase ``bubble``, mean over ranks.
     memory : list of StageMemory
     model_flops : float
         FLOPs of the step by the stated formula, all ranks.

@@ -18,6 +18,7 @@ Paths are relative to the file. All faults come at once, each with file, line an
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -241,7 +242,7 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
         reader.faults += sequence_faults(model[0], parsed.workload.seq_len, reader.where("workload", "seq_len"))
     run = reader.run(parsed.run, cluster[0]) if parsed is not None and cluster is not None else RunSettings()
     if reader.faults or parsed is None or model is None or cluster is None:
-        raise InputError(reader.faults)
+        raise InputError(sorted(reader.faults, key=reader.line))
     name = parsed.name or path.stem
     limits = parsed.constraints
     return Scenario(
@@ -268,6 +269,11 @@ class _Reader:
 
     def where(self, *location: str | int) -> str:
         return yamlfile.where(self.file, location, self.marks)
+
+    def line(self, fault: Fault) -> float:
+        """Line of a fault in this file; those of other files come last."""
+        found = re.match(rf"{re.escape(self.file)}:(\d+)", fault.where)
+        return int(found[1]) if found else math.inf
 
     def attempt(self, build: Callable[[], Any], location: tuple[str | int, ...]) -> Any:
         """What `build` gives; None, its faults noted, where it raises `InputError`."""

@@ -206,8 +206,9 @@ class RunFile(Strict):
     execute: Flag = False
     ranks: Count | None = None
     plans: Count = 3
-    repeats: Count = 5
-    warmup: Annotated[int, Field(strict=True, ge=0)] = 2
+    # as the executor: a median and its drift need two steps, and the first step allocates and connects
+    repeats: Annotated[int, Field(strict=True, ge=2)] = 5
+    warmup: Annotated[int, Field(strict=True, ge=1)] = 2
 
 
 class OutputsFile(Strict):

@@ -80,7 +80,7 @@ def tiles(step: Step) -> list[dict[str, str]]:
         ("step time", format_seconds(step.step_s.mid), f"{span}; {bounds}", ""),
         ("throughput", f"{step.tokens_per_s_per_gpu:,.0f}", "tokens/s/GPU", ""),
         ("MFU", format_percent(step.mfu), f"HFU {format_percent(step.hfu)}", ""),
-        ("bubble", format_percent(step.bubble_fraction), "of compute, mean over ranks", ""),
+        ("bubble", format_percent(step.bubble_fraction), "of the step, mean over ranks", ""),
     ]
     if step.usd_per_mtoken is not None:
         found.append(("cost", value("usd_per_mtoken", step.usd_per_mtoken), "per 1M tokens", ""))

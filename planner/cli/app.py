@@ -7,6 +7,7 @@ of the output went away.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import typer
 
-from hwmodels.errors import MeshwrightError
+from hwmodels.errors import Fault, InfeasibleError, InputError, MeshwrightError
 from planner.cli import calibrate, compare, predict, report, run, scenario, search, simulate, validate
 from planner.cli import list as listing
 
@@ -58,26 +59,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The words after the program's name; `sys.argv[1:]` if not given.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stderr is None:  # closed by the caller: messages have nowhere to go, the exit code still tells
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - it lives as long as the process
+    if sys.stdout is None:
+        _say_error("stdout is closed, so there is nowhere to print to. Try: > FILE")
+        return 1
     try:
-        code = _invoke(words)
+        code = _guarded(words)
         sys.stdout.flush()
         return code
+    except BrokenPipeError:
+        # The reader (head, less) has enough.
+        _drop_stdout()
+        return BROKEN_PIPE
+    except OSError as error:
+        _drop_stdout()
+        _say_error(f"stdout cannot be written: {error.strerror or error}. Try: another place for the output")
+        return 1
+
+
+def _guarded(words: list[str]) -> int:
+    """Run, and turn every exception into its message and exit code, except those of stdout itself."""
+    try:
+        return _invoke(words)
     except MeshwrightError as error:
-        _say_error(str(error))
-        return error.exit_code
+        return _fail(error.exit_code, faults_of(error), words, message_of(error))
     except typer.TyperException as error:
-        _say_error(_usage_message(error, words))
-        return 2
+        text = _usage_message(error, words)
+        what, _, fix = text.partition(". Try: ")
+        return _fail(2, [Fault(what, "", "", fix)], words, text)
     except (KeyboardInterrupt, typer.Abort):
         _say_error("interrupted; whatever was finished is on disk, nothing is half-written")
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader (head, less) has enough. Python must not try to flush into the closed pipe again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return BROKEN_PIPE
-    except Exception as error:  # noqa: BLE001 - the last net: a traceback goes to a file, never to the screen
-        _say_error(_internal_message(error, words))
-        return 1
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) or _of_stdout(error):
+            raise
+        text = _internal_message(error, words)
+        return _fail(1, [Fault(text)], words, text)
+
+
+def _of_stdout(error: Exception) -> bool:
+    """Whether the stream that results go to refused them: a full or vanished disk, no file of ours by name."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG)
+    return isinstance(error, OSError) and error.filename is None and error.errno in full
+
+
+def _drop_stdout() -> None:
+    """Python must not try to flush into the failed stream again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _fail(code: int, faults: Sequence[Fault], words: Sequence[str], message: str) -> int:
+    """Say what failed, on stderr for people and, where ``--json`` was asked for, on stdout for machines."""
+    _say_error(message)
+    if "--json" in words:
+        from planner.cli.output import print_json
+
+        print_json({"schema": 1, "error": {"exit_code": code, "message": message, "faults": list(faults)}})
+    return code
+
+
+def faults_of(error: MeshwrightError) -> list[Fault]:
+    """What is wrong, one by one; an error without faults is one itself."""
+    if isinstance(error, InputError):
+        return list(error.faults)
+    if isinstance(error, InfeasibleError):
+        return [Fault(str(error), "", error.binding, error.nearest)]
+    what, _, fix = str(error).partition(". Try: ")
+    return [Fault(what, "", "", fix)]
+
+
+def message_of(error: MeshwrightError) -> str:
+    """The message of an error; several faults are counted and listed one a line."""
+    if not isinstance(error, InputError) or len(error.faults) < 2:
+        return str(error)
+    return "\n".join([f"{len(error.faults)} faults", *(f"  - {fault}" for fault in error.faults)])
 
 
 def _invoke(words: list[str]) -> int:

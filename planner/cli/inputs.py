@@ -113,7 +113,9 @@ def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: st
         ("framework", framework, presets.names()),
     ):
         if text not in known:
-            faults.append(Fault(f"unknown {name} {text!r}", option(name), "", " or ".join(known)))
+            from planner.scenario_file import near  # heavy, and needed for a fault only
+
+            faults.append(Fault(f"unknown {name} {text!r}", option(name), "", near(text, tuple(known))))
     if faults:
         raise InputError(faults)
     return Workload(int(seq_len or 0), int(gbs or 0), precision, optimizer, framework)
@@ -121,12 +123,11 @@ def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: st
 
 def model_and_cluster(model: str, cluster: str) -> tuple[ModelSpec, dict[str, Any], Cluster]:
     """Load both; where both are faulty, both are reported."""
-    from hwmodels import cluster as clusters
     from planner import model as models
 
     faults: list[Fault] = []
     loaded: dict[str, Any] = {}
-    for what, load, name in (("model", models.load, model), ("cluster", clusters.load, cluster)):
+    for what, load, name in (("model", models.load, model), ("cluster", load_cluster, cluster)):
         try:
             loaded[what] = load(name)
         except InputError as error:
@@ -135,6 +136,17 @@ def model_and_cluster(model: str, cluster: str) -> tuple[ModelSpec, dict[str, An
         raise InputError(faults)
     spec, config = loaded["model"]
     return spec, config, loaded["cluster"]
+
+
+def load_cluster(name_or_path: str) -> Cluster:
+    """A preset or a cluster YAML; `InputError` as `hwmodels.cluster.load`, and for a file with a node count."""
+    from hwmodels import cluster as clusters
+
+    path, colon, count = name_or_path.rpartition(":")
+    if colon and path.endswith((".yaml", ".yml")):
+        what, why = f"{name_or_path!r} puts a node count after a file", "a file states its own nodes"
+        raise InputError(Fault(what, "--cluster", why, f"--cluster {path}, with nodes: {count or 2} in it"))
+    return clusters.load(name_or_path)
 
 
 def layout(world: int, values: dict[str, Any]) -> Layout:
@@ -156,7 +168,9 @@ def duration(text: str, where: str) -> float:
     try:
         seconds = float(parse_duration(text))
     except InputError as error:
-        raise InputError([Fault(f.what, where, f.why, f.fix, f.rule) for f in error.faults]) from None
+        bare = text.strip().replace(".", "", 1).isdecimal()
+        fix = f"{where} {text.strip()}s" if bare else ""
+        raise InputError([Fault(f.what, where, f.why, fix or f.fix, f.rule) for f in error.faults]) from None
     if seconds <= 0:
         raise InputError(Fault(f"{text!r} is not a positive duration", where, "", f"{where} 300s"))
     return seconds

@@ -57,12 +57,11 @@ def case_of_plan(path: Path, cluster: str | None = None) -> Case:
 
 def case_of(plan: Plan, cluster: str | None = None, source: str = "plan") -> Case:
     """The run that a loaded plan describes; `source` is named in faults of its model."""
-    from hwmodels import cluster as clusters
     from planner import model as models
 
     name = cluster or plan.cluster
     spec = models.read_config(plan.model, plan.model_name, source)
-    return Case(spec, plan.model, clusters.load(name), name, plan.workload, plan.layout, plan)
+    return Case(spec, plan.model, inputs.load_cluster(name), name, plan.workload, plan.layout, plan)
 
 
 def case_of_options(model: str | None, cluster: str | None, workload: Workload, degrees: dict[str, Any]) -> Case:

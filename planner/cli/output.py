@@ -45,9 +45,8 @@ def note(message: str) -> None:
 
 
 def say_error(message: str) -> None:
-    """The one message of a failed command, on stderr; several faults are listed one a line."""
-    lines = message.splitlines() or ["failed"]
-    text = lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} faults", *(f"  - {line}" for line in lines)])
+    """The one message of a failed command, on stderr, its lines as they are."""
+    text = message.rstrip() or "failed"
     if sys.stderr.isatty():
         from rich.text import Text
 

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hwmodels.errors import InfeasibleError
 from planner.cli import inputs
 from planner.cli import inputs_layout as lay
 
 if TYPE_CHECKING:
     from planner.results import Step
+
+OUT_OF_MEMORY = "out of memory"
+MOST_STAGES = 4
+"""Stages that the warning names; a deep pipeline has dozens alike."""
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +51,9 @@ def predict(
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="PLAN.json", help="Write the layout as a plan.")] = None,
     json: inputs.JsonFlag = False,
-) -> None:
-    """Price the layout of a plan, or the one that the options describe."""
+) -> int:
+    """Price the layout of a plan, or the one that the options describe; 3 where its memory does not suffice."""
+    from planner.cli.output import note
     from planner.predict import predict as price
 
     degrees = {
@@ -63,11 +69,28 @@ def predict(
         case = lay.case_of_options(model, cluster, inputs.workload(**inputs.with_defaults(stated)), degrees)
     step = price(case.model, case.cluster, case.workload, case.layout, explain=explain)
     written = write_plan(out, case, step) if out is not None else None
+    short = too_small(step)
+    if short:
+        note(short)
     show(case, step, json)
     if written is not None:
-        from planner.cli.output import note
-
         note(f"plan written to {written}")
+    return InfeasibleError.exit_code if short else 0
+
+
+def too_small(step: Step) -> str:
+    """The warning about stages that do not fit the device memory; empty where all do."""
+    from hwmodels.units import format_bytes
+
+    if step.verdict != OUT_OF_MEMORY:
+        return ""
+    over = [
+        f"stage {s.stage} needs {format_bytes(s.peak_bytes)} of {format_bytes(s.capacity_bytes)}"
+        for s in step.memory
+        if s.peak_bytes > s.capacity_bytes
+    ]
+    more = f" and {len(over) - MOST_STAGES} more stages" if len(over) > MOST_STAGES else ""
+    return f"warning: out of memory: {', '.join(over[:MOST_STAGES])}{more}; the figures are of a step that cannot run"
 
 
 def show(case: lay.Case, step: Step, json: bool) -> None:

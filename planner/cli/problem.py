@@ -128,7 +128,6 @@ def changed(
     top: int | None,
 ) -> Scenario:
     """A scenario with what the options say in the place of what the file says."""
-    from hwmodels import cluster as clusters
     from planner import model as models
     from planner.scenario import load_scenario
     from planner.search import Space
@@ -139,7 +138,7 @@ def changed(
         spec, config = models.load(model)
         found = replace(found, model=spec, config=config)
     if cluster is not None:
-        found = replace(found, cluster=clusters.load(cluster), cluster_name=cluster)
+        found = replace(found, cluster=inputs.load_cluster(cluster), cluster_name=cluster)
     given = {key: value for key, value in stated.items() if value is not None}
     if given:
         found = replace(found, workload=inputs.workload(**{**asdict(found.workload), **given}))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from planner.plan import Plan
     from planner.results import Measurement
 
-Repeats = Annotated[int, typer.Option("--repeats", min=1, help="Timed steps; more follow until the median is stable.")]
-Warmup = Annotated[int, typer.Option("--warmup", min=0, help="Steps before the first timed one.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=2, help="Timed steps; more follow until the median is stable.")]
+Warmup = Annotated[int, typer.Option("--warmup", min=1, help="Steps before the first timed one.")]
 Timeout = Annotated[
     str, typer.Option("--timeout", metavar="DURATION", help="Limit of each run, such as 300s or 10min.")
 ]
@@ -42,10 +42,11 @@ def run(
     from planner.cli.progress import Progress
     from planner.plan_io import load_plan
 
+    limit_s = inputs.duration(timeout, "--timeout")
     loaded = [load_plan(path) for path in plans]
     folder = inputs.out_folder(out, "run")
     with Progress() as progress:
-        measured = execute(loaded, folder, repeats, warmup, inputs.duration(timeout, "--timeout"), progress)
+        measured = execute(loaded, folder, repeats, warmup, limit_s, progress)
     if json:
         print_json({"schema": 1, "measurements": measured})
         return

@@ -69,6 +69,7 @@ def search(
     }  # fmt: skip
     stated = {"seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework}
     problem = problem_of(scenario, model, cluster, stated, space_of(space), objective, top)
+    _no_such_rows([number for number in save or [] if not 1 <= number <= problem.top], problem.top)
     result = find(problem)
     files = write(result, problem, out, save or [])
     if json:
@@ -133,9 +134,7 @@ def write(result: SearchResult, problem: Problem, out: Path | None, save: list[i
     from planner.files import write_text
     from planner.plan_io import save_plan
 
-    absent = [number for number in save if not 1 <= number <= len(result.rows)]
-    if absent:
-        raise InputError([Fault(f"there is no row {n}", "--save", "", f"1 to {len(result.rows)}") for n in absent])
+    _no_such_rows([number for number in save if not 1 <= number <= len(result.rows)], len(result.rows))
     if out is None and not save:
         return []
     folder = inputs.out_folder(out, problem.name)
@@ -143,6 +142,12 @@ def write(result: SearchResult, problem: Problem, out: Path | None, save: list[i
     chosen = [row for row in result.rows if not save or row.rank in save]
     files += [save_plan(plan_of_row(problem, row), folder / f"plan-{row.rank}.json") for row in chosen]
     return files
+
+
+def _no_such_rows(absent: list[int], last: int) -> None:
+    """Raise `InputError` for rows that an answer of `last` rows does not have."""
+    if absent:
+        raise InputError([Fault(f"there is no row {n}", "--save", "", f"1 to {last}") for n in absent])
 
 
 def show(result: SearchResult, problem: Problem) -> None:

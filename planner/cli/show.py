@@ -65,7 +65,7 @@ def show_replay(step: Step, played: Replay) -> None:
     print_pairs(
         [
             ("simulated", f"{format_seconds(played.step_s)} ({change:+.2f}% against the undisturbed step)"),
-            ("  bubble", format_percent(played.bubble_fraction)),
+            ("  idle", f"{format_percent(played.idle_fraction)} of the step on compute, waits for transfers included"),
         ]
     )
 

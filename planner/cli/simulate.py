@@ -46,7 +46,7 @@ def simulate(
     path = out if out is not None else Path("out") / "simulate" / f"{plan.stem}.trace.json"
     write_traces(path, case.layout.label(), played.timeline)
     if json:
-        found = {"step_s": played.step_s, "bubble_fraction": played.bubble_fraction}
+        found = {"step_s": played.step_s, "idle_fraction": played.idle_fraction}
         print_json({"schema": 1, "predicted": summary(step), "simulated": found, "trace": str(path)})
     else:
         show_inputs(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -35,7 +36,9 @@ def test_version(call) -> None:
         ((), "no command given", "--help"),
         (("predict", "--modl", "x"), "no such option --modl", "Try: --model"),
         (("predict", "--tp", "two"), "--tp: 'two' is not a whole number", "Try: --tp 4"),
-        (("run", "plan.json", "--repeats", "0"), "--repeats: less than 1 is meaningless", "Try: --repeats 1"),
+        (("run", "plan.json", "--repeats", "0"), "--repeats: less than 2 is meaningless", "Try: --repeats 2"),
+        (("run", "plan.json", "--warmup", "0"), "--warmup: less than 1 is meaningless", "Try: --warmup 1"),
+        (("run", "plan.json", "--timeout", "3"), "duration '3' has no unit", "Try: --timeout 3s"),
         (("compare",), "missing argument 'PLAN.json'", "--help"),
         (("list", "modls"), "cannot list 'modls'", "Try: models"),
         (("list", "models", "devices"), "unexpected extra argument", "--help"),
@@ -71,6 +74,87 @@ def test_several_faults_are_listed_one_a_line(call, monkeypatch) -> None:
     assert call("list", "rules").err == (
         "error: 2 faults\n  - layout: tp is 3 (8 heads). Try: tp=2\n  - layout: pp is 0\n"
     )
+
+
+def test_the_lines_of_one_message_are_no_list_of_faults(call, monkeypatch) -> None:
+    def fail() -> None:
+        raise RunError("rank 1 died\nits last words")
+
+    monkeypatch.setitem(listing.KINDS, "rules", fail)
+    assert call("list", "rules").err == "error: rank 1 died\nits last words\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "faults"),
+    [
+        (
+            InputError([Fault("tp is 3", "layout", "8 heads", "tp=2", "tp-heads"), Fault("pp is 0")]),
+            2,
+            [("tp is 3", "layout", "8 heads", "tp=2", "tp-heads"), ("pp is 0", "", "", "", "")],
+        ),
+        (
+            InfeasibleError("Nothing fits.", "memory", "tp=8"),
+            3,
+            [("Nothing fits. Binding constraint: memory. Nearest that fits: tp=8.", "", "memory", "tp=8", "")],
+        ),
+        (RunError("rank 1 died. Try: again"), 1, [("rank 1 died", "", "", "again", "")]),
+    ],
+)
+def test_json_errors_are_a_document_on_stdout_too(call, monkeypatch, error: Exception, code: int, faults) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setitem(listing.KINDS, "rules", fail)
+    found = call("list", "rules", "--json")
+    document = json.loads(found.out)
+    names = ("what", "where", "why", "fix", "rule")
+    assert found.code == code and found.err == f"error: {document['error']['message']}\n"
+    assert document == {
+        "schema": 1,
+        "error": {
+            "exit_code": code,
+            "message": document["error"]["message"],
+            "faults": [dict(zip(names, fault, strict=True)) for fault in faults],
+        },
+    }
+
+
+def test_a_usage_fault_is_json_as_well(call) -> None:
+    found = call("predict", "--json", "--modl", "x")
+    (fault,) = json.loads(found.out)["error"]["faults"]
+    assert (found.code, fault["fix"]) == (2, "--model") and "no such option --modl" in fault["what"]
+
+
+@pytest.mark.parametrize(
+    ("redirect", "said"), [(">&-", "stdout is closed"), (">/dev/full", "stdout cannot be written: No space left")]
+)
+def test_a_stdout_that_takes_nothing_is_one_message(tmp_path: Path, redirect: str, said: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -m planner list rules {redirect}', sys.executable],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1 and said in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_ctrl_c_during_the_imports_is_one_line_and_130() -> None:
+    """The application is replaced by a module whose import is interrupted."""
+    script = (
+        "import sys, importlib.abc, planner.__main__ as m\n"
+        "class Stop(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "sys.exit(m.start())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == application.INTERRUPTED
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: interrupted")
 
 
 def test_an_unexpected_error_leaves_its_traceback_in_a_file(call, monkeypatch, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+
+from planner.cli import search
 
 SCENARIO = """\
 model: llama-3-8b
@@ -146,6 +149,52 @@ def test_too_large_a_model_is_exit_3_with_the_nearest(call) -> None:
 def test_rows_that_are_not_there(call) -> None:
     found = call("search", *TRAINED, "--tp", "2", "--pp", "1", "--top", "2", "--save", "7")
     assert found.code == 2 and "no row 7" in found.err
+
+
+def test_rows_beyond_the_table_are_refused_before_the_search(call, monkeypatch) -> None:
+    monkeypatch.setattr(search, "find", lambda problem: pytest.fail("it was searched"))
+    found = call("search", *TRAINED, "--save", "99")
+    assert found.code == 2 and "no row 99" in found.err and "1 to 10" in found.err
+
+
+def test_a_layout_out_of_memory_is_priced_with_a_warning_and_exit_3(call) -> None:
+    # 70e9 parameters take 16 bytes each and more: 1.1 TB on one device of 80 GiB
+    trained = ("--model", "llama-3-70b", *TRAINED[2:])
+    found = call("predict", *trained)
+    assert found.code == 3 and found.err.startswith("warning: out of memory: stage 0 needs ")
+    assert "of 80.0 GiB" in found.err and len(found.err.splitlines()) == 1 and "step time" in found.out
+    found = call("predict", *trained, "--json")
+    assert found.code == 3 and json.loads(found.out)["step"]["verdict"] == "out of memory"
+    assert found.err.startswith("warning: out of memory")
+
+
+def test_a_plan_is_no_measurement_and_the_reverse(call, tmp_path: Path) -> None:
+    call("search", *TRAINED, "--tp", "2", "--pp", "1", "--top", "1", "--out", "o")
+    plan, measured = tmp_path / "o" / "plan-1.json", tmp_path / "measured.json"
+    measured.write_text('{"schema": 1, "plan_hash": "0", "plan_name": "p", "step_s": [0.1]}')
+    found = call("compare", plan, plan)
+    assert found.code == 2 and "this is a plan, not a measurement" in found.err and len(found.err.splitlines()) == 1
+    found = call("compare", measured, measured)
+    assert found.code == 2 and "this is a measurement, not a plan" in found.err and len(found.err.splitlines()) == 1
+
+
+def test_a_cluster_file_takes_no_node_count(call, tmp_path: Path) -> None:
+    path = _scenario(tmp_path, "name: c\n", "c.yaml")
+    found = call("predict", *TRAINED[:2], "--cluster", f"{path}:2", *TRAINED[4:])
+    assert found.code == 2 and "node count after a file" in found.err and f"--cluster {path}" in found.err
+
+
+def test_a_mistyped_framework_names_the_one_that_is_meant(call) -> None:
+    found = call("predict", *TRAINED, "--framework", "megatrn")
+    assert found.code == 2 and "unknown framework 'megatrn'. Try: megatron" in found.err and "generic" not in found.err
+
+
+def test_faults_of_a_scenario_come_in_the_order_of_its_lines(call, tmp_path: Path) -> None:
+    text = "foo: 1\nworkload: {seq_len: 8, gbs: 0}\nsearch: {c: [1]}\ncluster: dgx-h999:1\nmodel: llama-3-8x\n"
+    found = call("search", _scenario(tmp_path, text))
+    lines = [int(line.split("s.yaml:")[1].split(":")[0]) for line in found.err.splitlines()[1:]]
+    assert lines == [1, 2, 3, 4, 5]
+    assert "did you mean cp?" in found.err
 
 
 def test_plan_and_degrees_exclude_each_other(call, tmp_path: Path) -> None:
