@@ -150,7 +150,7 @@ def test_ctrl_c_during_the_imports_is_one_line_and_130() -> None:
         "        if name == 'typer':\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Stop())\n"
-        "sys.exit(m.start())\n"
+        "m.leave(m.start())\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == application.INTERRUPTED

@@ -87,7 +87,7 @@ def test_predict_agrees_with_the_search_and_its_plan_predicts_the_same(call, tmp
 
 
 def test_predict_prints_phases_memory_and_the_chain(call) -> None:
-    found = call("predict", *TRAINED, "--tp", "2", "--explain", "--out", "p.json")
+    found = call("predict", *TRAINED, "--tp", "2", "--zero-stage", "1", "--explain", "--out", "p.json")
     assert found.code == 0 and "plan written to p.json" in found.err
     for words in ("step time", "interval", "forward", "optimizer", "peak memory by stage", "where every millisecond"):
         assert words in found.out
