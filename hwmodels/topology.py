@@ -40,9 +40,9 @@ class GroupShape:
 def group_shape(size: ArrayLike, stride: ArrayLike, gpus_per_node: ArrayLike) -> GroupShape:
     """Shape of a group of `size` ranks, `stride` apart, with ranks filled node by node.
 
-    With ``g`` GPUs in a node, ``g // stride`` members (at least one, at most `size`) share
-    a node. A group whose members do not divide evenly over nodes is rounded up to whole
-    nodes: the fuller node decides the time.
+    The group lies in a block of ``size * stride`` ranks, which covers ``ceil(size * stride / g)``
+    nodes of ``g`` GPUs, or one node for each member where they lie a node or more apart. Members
+    that do not divide evenly over the nodes are rounded up: the fuller node decides the time.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def group_shape(size: ArrayLike, stride: ArrayLike, gpus_per_node: ArrayLike) ->
     size_, stride_, gpn = np.broadcast_arrays(
         np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64), np.asarray(gpus_per_node, dtype=np.int64)
     )
-    inside = np.clip(gpn // np.maximum(stride_, 1), 1, np.maximum(size_, 1))
-    nodes = -(-size_ // inside)
+    block = size_ * np.maximum(stride_, 1)
+    nodes = np.clip(-(-block // gpn), 1, np.maximum(size_, 1))
     even = -(-size_ // nodes)
     return GroupShape(even, nodes, np.asarray(stride_))

@@ -57,6 +57,10 @@ class Placement:
     gpu: int
 
 
+LARGEST = 2**30
+"""Most sequences a step and tokens a sequence: far beyond any run, and safe in 64-bit products."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What is trained.
@@ -78,6 +82,16 @@ class Workload:
     precision: str = "bf16"
     optimizer: str = "adamw"
     framework: str = "generic"
+
+    def __post_init__(self) -> None:
+        faults = []
+        for name, example in (("seq_len", 4096), ("gbs", 1024)):
+            value = getattr(self, name)
+            if not 1 <= value <= LARGEST:
+                why = f"{name} is a whole number from 1 to {LARGEST}"
+                faults.append(Fault(f"{name} is {value}", f"workload.{name}", why, str(example)))
+        if faults:
+            raise InputError(faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from planner.layout.degrees import (
     split_layers,
     with_defaults,
 )
-from planner.layout.rules import RULES, Rule, RuleContext, check, faults, validate
+from planner.layout.remedies import RuleContext
+from planner.layout.rules import RULES, Rule, check, faults, validate
 
 __all__ = [
     "AXES",

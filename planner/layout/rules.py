@@ -21,22 +21,31 @@ from planner.layout.degrees import (
     divisors,
     split_layers,
 )
-from planner.model.spec import ModelSpec, Moe
-from planner.presets import FrameworkPreset
+from planner.layout.remedies import (
+    MOST_ACTIONS,
+    RuleContext,
+    attention_heads,
+    choices,
+    expert_counts,
+    explain_ep,
+    explain_ep_grid,
+    explain_ffn,
+    explain_gbs,
+    explain_heads,
+    explain_interleave,
+    explain_kv,
+    explain_layers,
+    explain_length,
+    explain_positive,
+    explain_world,
+    explain_zero_known,
+    explain_zero_pipeline,
+    ffn_widths,
+)
+from planner.model.spec import Moe
 from planner.schedule import get as get_schedule
 
 _INTERLEAVED = np.asarray([get_schedule(name).interleaved for name in SCHEDULES])
-
-
-@dataclass(frozen=True, slots=True)
-class RuleContext:
-    """What the rules are evaluated against."""
-
-    model: ModelSpec
-    gbs: int
-    seq_len: int
-    world: int
-    framework: FrameworkPreset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +72,8 @@ class Rule:
     needs: tuple[str, ...] = ("degrees-positive",)
 
 
-def _choices(values: Iterable[int], name: str) -> str:
-    return f"{name} in " + ", ".join(str(v) for v in values)
-
-
-def _attention_heads(ctx: RuleContext) -> list[int]:
-    return sorted({layer.attention.n_heads for layer in ctx.model.layers})
-
-
 def _divides(number: int, array: IntArray) -> BoolArray:
     return np.asarray(number % np.maximum(array, 1) == 0)
-
-
-def _experts(ctx: RuleContext) -> list[int]:
-    return sorted({layer.ffn.n_experts for layer in ctx.model.layers if isinstance(layer.ffn, Moe)})
 
 
 def _all(parts: Iterable[BoolArray], like: IntArray) -> BoolArray:
@@ -91,73 +88,9 @@ def _positive(b: LayoutBatch, _: RuleContext) -> BoolArray:
     return at_least_one & (b.fsdp >= 0) & ((b.sp == 0) | (b.sp == 1)) & (b.zero_stage >= 0) & (b.zero_stage <= 3)
 
 
-def _explain_positive(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
-    bad = [f"{k}={getattr(lay, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs") if getattr(lay, k) < 1]
-    if lay.fsdp < 0:
-        bad.append(f"fsdp={lay.fsdp}")
-    if lay.sp not in (0, 1):
-        bad.append(f"sp={lay.sp}")
-    if not 0 <= lay.zero_stage <= 3:
-        bad.append(f"zero_stage={lay.zero_stage}")
-    return (
-        ", ".join(bad),
-        "degrees are whole numbers of at least 1, sp is 0 or 1, zero_stage 0 to 3",
-        "1 for a degree that is not used",
-    )
-
-
-def _explain_world(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    rest = lay.tp * lay.cp * lay.pp
-    if ctx.world % rest == 0:
-        fix = f"dp={ctx.world // rest}"
-    else:
-        fix = f"a product tp*cp*pp that divides {ctx.world}, e.g. {_choices(divisors(ctx.world, 64), 'tp*cp*pp')}"
-    return f"tp*cp*pp*dp = {lay.world}", f"the cluster has {ctx.world} ranks", fix
-
-
-def _explain_heads(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    heads = _attention_heads(ctx)
-    fit = [d for d in divisors(min(heads)) if all(h % d == 0 for h in heads)]
-    return (
-        f"tp={lay.tp} does not divide the attention heads",
-        f"{ctx.model.name} has {heads[0]} heads",
-        _choices(fit, "tp"),
-    )
-
-
 def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
     return _all(((k % np.maximum(b.tp, 1) == 0) | (b.tp % k == 0) for k in kv), b.tp)
-
-
-def _explain_kv(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
-    return (
-        f"tp={lay.tp} neither divides nor is a multiple of the key-value heads",
-        f"{ctx.model.name} has {kv[0]} key-value heads, which are split or replicated whole",
-        _choices(divisors(kv[0]), "tp"),
-    )
-
-
-def _ffn_widths(ctx: RuleContext) -> list[int]:
-    widths = set()
-    for layer in ctx.model.layers:
-        ffn = layer.ffn
-        if isinstance(ffn, Moe):
-            if ffn.shared_ffn_hidden:
-                widths.add(ffn.shared_ffn_hidden)
-        else:
-            widths.add(ffn.ffn_hidden)
-    return sorted(widths)
-
-
-def _explain_ffn(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    bad = next(w for w in _ffn_widths(ctx) if w % lay.tp)
-    return (
-        f"tp={lay.tp} does not divide the feed-forward width {bad}",
-        "a column split gives each rank a whole share",
-        _choices(divisors(bad, 64), "tp"),
-    )
 
 
 def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -167,66 +100,8 @@ def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     return np.asarray(fits[inverse].reshape(np.shape(stages)))
 
 
-def _explain_layers(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    n = ctx.model.n_layers
-    fit = [d for d in range(1, n + 1) if split_layers(n, d) is not None]
-    here = [d // lay.pp for d in fit if d % lay.pp == 0]
-    fix = _choices(here, "vpp") if here else _choices(fit, "pp*vpp")
-    return (
-        f"pp*vpp = {lay.pp * lay.vpp} does not divide the {n} layers",
-        f"virtual stages hold equal shares of {n} layers, or of {n + 2} with embedding and head counted as one each",
-        fix,
-    )
-
-
-def _explain_gbs(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    per = lay.mbs * lay.dp
-    near = max(per, round(ctx.gbs / per) * per)
-    options = divisors(ctx.gbs // lay.dp, 64) if ctx.gbs % lay.dp == 0 else []
-    fix = _choices(options, "mbs") if options else f"gbs={near}, or dp dividing {ctx.gbs}"
-    return (
-        f"mbs*dp = {per} does not divide gbs={ctx.gbs}",
-        "every rank runs the same whole number of micro-batches",
-        fix,
-    )
-
-
-def _explain_interleave(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    m = lay.microbatches(ctx.gbs)
-    return (
-        f"{m} micro-batches with pp={lay.pp}, vpp={lay.vpp}",
-        "interleaved 1F1B runs micro-batches in rounds of pp",
-        f"vpp=1, or micro-batches that are a multiple of {lay.pp}",
-    )
-
-
-def _explain_ep(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    experts = _experts(ctx)
-    if not experts:
-        return f"ep={lay.ep}, etp={lay.etp}", f"{ctx.model.name} has no experts", "ep=1 etp=1"
-    return (
-        f"ep={lay.ep} does not divide the {experts[0]} experts",
-        "each rank holds the same number of experts",
-        _choices(divisors(experts[0]), "ep"),
-    )
-
-
 def _ep_grid(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     return np.asarray((b.tp * b.cp * b.dp) % np.maximum(b.ep * b.etp, 1) == 0)
-
-
-def _explain_ep_grid(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    ranks = lay.tp * lay.cp * lay.dp
-    if ranks % lay.etp == 0:
-        fit = [d for d in divisors(ranks // lay.etp, 256) if all(e % d == 0 for e in _experts(ctx))]
-        fix = _choices(fit, "ep")
-    else:
-        fix = f"{_choices(divisors(ranks, 64), 'etp')} with ep=1"
-    return (
-        f"ep*etp = {lay.ep * lay.etp} does not divide tp*cp*dp = {ranks}",
-        "the expert grid folds onto the ranks of one pipeline stage",
-        fix,
-    )
 
 
 def _etp_width(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -234,8 +109,14 @@ def _etp_width(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     return _all((_divides(w, b.etp) for w in widths), b.tp)
 
 
+def _short_enough(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    # Parameters or gradients that move every micro-batch make a node of each layer.
+    pieces = np.where((b.pp == 1) & (b.zero_stage >= 2), ctx.model.n_layers, b.pp * b.vpp)
+    return np.asarray(b.microbatches(ctx.gbs) * pieces <= MOST_ACTIONS)
+
+
 def _need_experts(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
-    experts = _experts(ctx)
+    experts = expert_counts(ctx)
     if not experts:
         return np.asarray((b.ep == 1) & (b.etp == 1))
     return _all((_divides(e, b.ep) for e in experts), b.tp)
@@ -246,26 +127,9 @@ def _zero_known(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     return np.asarray(np.isin(b.zero_stage, stages))
 
 
-def _explain_zero_known(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    preset = ctx.framework
-    stages = preset.zero_stages if preset else (0, 1, 2, 3)
-    name = preset.name if preset else "the framework"
-    return f"zero_stage={lay.zero_stage}", f"{name} has no such stage", _choices(stages, "zero_stage")
-
-
 def _zero_pipeline(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     most = ctx.framework.pipeline_zero_max if ctx.framework else 3
     return np.asarray((b.pp == 1) | (b.zero_stage <= most))
-
-
-def _explain_zero_pipeline(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
-    preset = ctx.framework
-    most, name = (preset.pipeline_zero_max, preset.name) if preset else (3, "the framework")
-    return (
-        f"zero_stage={lay.zero_stage} with pp={lay.pp}",
-        f"{name} pipelines accumulate whole gradients over micro-batches",
-        f"zero_stage<={most}, or pp=1",
-    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -273,27 +137,27 @@ RULES: tuple[Rule, ...] = (
         "degrees-positive",
         "Every degree is a whole number of at least 1; sp is 0 or 1; zero_stage is 0 to 3.",
         _positive,
-        _explain_positive,
+        explain_positive,
         (),
     ),
     Rule(
         "world-product",
         "tp*cp*pp*dp equals the number of ranks.",
         lambda b, c: np.asarray(b.world == c.world),
-        _explain_world,
+        explain_world,
     ),
     Rule(
         "tp-heads",
         "tp divides the attention heads.",
-        lambda b, c: _all((_divides(h, b.tp) for h in _attention_heads(c)), b.tp),
-        _explain_heads,
+        lambda b, c: _all((_divides(h, b.tp) for h in attention_heads(c)), b.tp),
+        explain_heads,
     ),
-    Rule("tp-kv-heads", "tp divides the key-value heads or is a multiple of them.", _kv_ok, _explain_kv),
+    Rule("tp-kv-heads", "tp divides the key-value heads or is a multiple of them.", _kv_ok, explain_kv),
     Rule(
         "tp-ffn",
         "tp divides every dense feed-forward width.",
-        lambda b, c: _all((_divides(w, b.tp) for w in _ffn_widths(c)), b.tp),
-        _explain_ffn,
+        lambda b, c: _all((_divides(w, b.tp) for w in ffn_widths(c)), b.tp),
+        explain_ffn,
     ),
     Rule(
         "sp-needs-tp",
@@ -317,9 +181,9 @@ RULES: tuple[Rule, ...] = (
         "layers-stages",
         "pp*vpp divides the number of layers, or that number plus 2 (embedding and head).",
         _layers_split,
-        _explain_layers,
+        explain_layers,
     ),
-    Rule("gbs-microbatch", "mbs*dp divides gbs.", lambda b, c: _divides(c.gbs, np.asarray(b.mbs * b.dp)), _explain_gbs),
+    Rule("gbs-microbatch", "mbs*dp divides gbs.", lambda b, c: _divides(c.gbs, np.asarray(b.mbs * b.dp)), explain_gbs),
     Rule(
         "vpp-needs-pp",
         "Virtual stages need a pipeline and the interleaved schedule, and the reverse.",
@@ -334,15 +198,22 @@ RULES: tuple[Rule, ...] = (
         "interleave-rounds",
         "Interleaved 1F1B needs micro-batches in multiples of pp.",
         lambda b, c: np.asarray((b.vpp == 1) | (b.microbatches(c.gbs) % np.maximum(b.pp, 1) == 0)),
-        _explain_interleave,
+        explain_interleave,
         ("degrees-positive", "gbs-microbatch"),
     ),
-    Rule("ep-experts", "ep divides the number of experts; a dense model has ep = etp = 1.", _need_experts, _explain_ep),
+    Rule(
+        "step-length",
+        f"Micro-batches times virtual stages (layers with ZeRO-2 and 3) are at most {MOST_ACTIONS}.",
+        _short_enough,
+        explain_length,
+        ("degrees-positive", "gbs-microbatch"),
+    ),
+    Rule("ep-experts", "ep divides the number of experts; a dense model has ep = etp = 1.", _need_experts, explain_ep),
     Rule(
         "ep-grid",
         "ep*etp divides tp*cp*dp.",
         _ep_grid,
-        _explain_ep_grid,
+        explain_ep_grid,
     ),
     Rule(
         "etp-width",
@@ -361,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         lambda lay, c: (
             f"fsdp={lay.fsdp} does not divide dp={lay.dp}",
             "dp = replicas * fsdp",
-            _choices(divisors(lay.dp, 1024), "fsdp"),
+            choices(divisors(lay.dp, 1024), "fsdp"),
         ),
     ),
     Rule(
@@ -384,12 +255,12 @@ RULES: tuple[Rule, ...] = (
             "sp=1, or ep=1 etp=1",
         ),
     ),
-    Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, _explain_zero_known),
+    Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, explain_zero_known),
     Rule(
         "framework-zero-pipeline",
         "The framework runs the ZeRO stage with a pipeline.",
         _zero_pipeline,
-        _explain_zero_pipeline,
+        explain_zero_pipeline,
     ),
 )
 

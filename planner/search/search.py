@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import InfeasibleError, InputError
+from hwmodels.errors import InputError
 from hwmodels.units import format_bytes
 from planner.assemble import Group, assemble, dag_groups, group_memory
 from planner.evaluate import bounds, detail, exact_seconds
-from planner.layout import SCHEDULES
-from planner.memory import RISK_MARGIN, MemoryEstimate
+from planner.memory import RISK_MARGIN
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
+from planner.search.nearest import illegal, peak_bytes, too_large
 from planner.search.result import Row, SearchResult
-from planner.search.space import Space, enumerate_layouts, infeasible
+from planner.search.space import Space, enumerate_layouts
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,15 +33,6 @@ OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "usd_per_mtoken")
 WAVE = 16
 """Candidates that are timed together before the bound is looked at again."""
 Progress = Callable[[str], None]
-
-
-@dataclass(slots=True)
-class _Fit:
-    """What the memory filter found: who fits, and the closest miss."""
-
-    fits: NDArray[np.bool_]
-    peak: FloatArray
-    sized: dict[tuple[int, int, int], tuple[IntArray, MemoryEstimate]]
 
 
 def search(
@@ -82,25 +73,23 @@ def search(
     found = enumerate_layouts(space or Space(), model, cluster, workload)
     tell(f"{found.considered} candidates, {len(found.layouts)} legal")
     if not len(found.layouts):
-        raise infeasible(model, workload, cluster, found)
+        raise illegal(model, workload, cluster, found)
     priced = price_model(model, workload, found.layouts, cluster)
-    fit = _fit(priced, cluster.device.memory_bytes * (1.0 - memory_headroom))
+    fits = peak_bytes(priced) <= cluster.device.memory_bytes * (1.0 - memory_headroom)
     dropped = dict(found.dropped)
-    if (~fit.fits).any():
-        dropped["memory"] = int((~fit.fits).sum())
-    tell(
-        f"{int(fit.fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom"
-    )
-    if not fit.fits.any():
-        raise _too_large(priced, fit, memory_headroom)
-    groups = [assemble(priced, *key) for key in dag_groups(priced, np.flatnonzero(fit.fits))]
+    if (~fits).any():
+        dropped["memory"] = int((~fits).sum())
+    tell(f"{int(fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom")
+    if not fits.any():
+        raise too_large(priced, space or Space(), memory_headroom)
+    groups = [assemble(priced, *key) for key in dag_groups(priced, np.flatnonzero(fits))]
     best, simulated, proven = _best(groups, top, tell)
     rows = [_row(priced, groups[g], i, rank) for rank, (_, g, i) in enumerate(best, 1)]
     rows = _mark_pareto(rows)
     return SearchResult(
         found.considered,
         dropped,
-        int(fit.fits.sum()),
+        int(fits.sum()),
         simulated,
         time.perf_counter() - start,
         rows,
@@ -123,20 +112,6 @@ def _check_arguments(objective: str, top: int, memory_headroom: float) -> None:
         )
     if faults:
         raise InputError(faults)
-
-
-def _fit(priced: PricedModel, limit: float) -> _Fit:
-    layouts = priced.layouts
-    n = len(layouts)
-    peak = np.zeros(n)
-    keys = np.stack([layouts.pp, layouts.vpp, layouts.schedule], axis=1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    for i, (pp, vpp, schedule) in enumerate(unique):
-        index = np.flatnonzero(inverse == i)
-        sized = group_memory(priced, index, int(pp), int(vpp), SCHEDULES[int(schedule)])
-        peak[index] = sized.peak_bytes.max(axis=1)
-    return _Fit(peak <= limit, peak, {})
 
 
 def _best(groups: list[Group], top: int, tell: Progress) -> tuple[list[tuple[float, int, int]], int, bool]:
@@ -183,24 +158,3 @@ def _mark_pareto(rows: list[Row]) -> list[Row]:
         marked.append(replace(row, pareto=peak < least))
         least = min(least, peak)
     return marked
-
-
-def _too_large(priced: PricedModel, fit: _Fit, headroom: float) -> InfeasibleError:
-    """Nothing fits: the layout that misses by least, and what would make it fit."""
-    i = int(np.argmin(fit.peak))
-    layout = priced.layouts.layout(i)
-    device = priced.cluster.device
-    limit = device.memory_bytes * (1.0 - headroom)
-    sized = group_memory(priced, np.asarray([i]), layout.pp, layout.vpp, layout.schedule)
-    stage = int(np.argmax(sized.peak_bytes[0]))
-    largest = max(sized.by_category, key=lambda k: float(sized.by_category[k][0, stage]))
-    factor = int(np.ceil(fit.peak[i] / limit))
-    capacity = format_bytes(device.memory_bytes)
-    need, excess = format_bytes(fit.peak[i]), format_bytes(fit.peak[i] - limit)
-    return InfeasibleError(
-        f"None of {len(priced.layouts)} legal layouts of {priced.model.name} fits in {capacity} of {device.name} "
-        f"with {headroom:.0%} headroom.",
-        f"memory of stage {stage}: {need} needed, {excess} too much, most of it {largest}",
-        f"{layout.label()} misses by least; it would fit with about {factor}x the ranks, or on a device with "
-        f"{format_bytes(fit.peak[i] / (1.0 - headroom))}",
-    )

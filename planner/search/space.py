@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import Fault, InfeasibleError, InputError
-from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch, RuleContext, check, divisors, split_layers
+from hwmodels.errors import Fault, InputError
+from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, split_layers
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.presets import get as get_preset
@@ -72,12 +72,14 @@ class Space:
 class Enumerated:
     """Legal layouts, how many were considered, and how many each rule dropped.
 
-    `dropped` counts a candidate under the first rule that it breaks.
+    `dropped` counts a candidate under the first rule that it breaks; `closest` is one of those
+    that break the fewest, where none is legal.
     """
 
     layouts: LayoutBatch
     considered: int
     dropped: dict[str, int] = field(default_factory=dict)
+    closest: Layout | None = None
 
 
 def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str, tuple[int, ...]]:
@@ -135,7 +137,11 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
         if fails.any():
             dropped[rule] = int(fails.sum())
             alive &= holds
-    return Enumerated(layouts.take(alive), len(layouts), dropped)
+    closest = None
+    if not alive.any() and len(layouts):
+        broken = np.sum([~holds for holds in kept.values()], axis=0)
+        closest = layouts.layout(int(np.argmin(broken)))
+    return Enumerated(layouts.take(alive), len(layouts), dropped, closest)
 
 
 def _grid(axes: list[NDArray[np.int64]], names: list[str], world: int) -> dict[str, NDArray[np.int64]]:
@@ -168,22 +174,3 @@ def _grid(axes: list[NDArray[np.int64]], names: list[str], world: int) -> dict[s
             )
         columns = {k: v[keep] for k, v in columns.items()}
     return columns
-
-
-def infeasible(model: ModelSpec, workload: Workload, cluster: Cluster, found: Enumerated) -> InfeasibleError:
-    """The error for a space in which no legal layout is left."""
-    most = max(found.dropped.items(), key=lambda item: item[1], default=("none", 0))
-    last = list(found.dropped.items())[-1] if found.dropped else most
-    return InfeasibleError(
-        f"No layout of {model.name} on {cluster.n_ranks} ranks with gbs={workload.gbs}, seq_len={workload.seq_len} "
-        "is legal: "
-        f"{found.considered} considered, all dropped.",
-        f"rule {last[0]} dropped the last {last[1]} of them (most, {most[1]}, fell to {most[0]})",
-        _nearest_gbs(workload, cluster),
-    )
-
-
-def _nearest_gbs(workload: Workload, cluster: Cluster) -> str:
-    world = cluster.n_ranks
-    near = max(world, round(workload.gbs / world) * world)
-    return f"gbs={near} (a multiple of the {world} ranks divides by every dp), or wider ranges for tp and pp"

@@ -102,6 +102,8 @@ CASES = (
     # 16 / (2 * 8) = 1 micro-batch, rounds of 2
     Case("interleave-rounds", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-1f1b"), "multiple of 2",
          Layout(pp=2, vpp=2, dp=8, mbs=1, schedule="interleaved-1f1b"), on(16)),
+    # 131072 sequences one by one on one stage; 65536 of two are few enough
+    Case("step-length", Layout(), "gbs <= 65536", Layout(mbs=2), on(1, gbs=131072)),
     Case("ep-experts", Layout(dp=2, ep=2), "ep=1 etp=1", Layout(dp=2), on(2)),
     Case("ep-experts", Layout(dp=8, ep=8), "ep in 1, 2, 4", Layout(dp=8, ep=4), on(8, MOE)),
     Case("ep-grid", Layout(dp=6, ep=4), "ep in 1, 2", Layout(dp=6, ep=2), on(6, MOE, gbs=12)),
@@ -277,3 +279,12 @@ def test_labels_name_what_is_not_one() -> None:
     every = Layout(tp=8, sp=1, pp=4, vpp=2, dp=16, zero_stage=1, mbs=2, schedule="interleaved-1f1b", recompute="full")
     assert every.label() == "tp8 sp pp4 vpp2 dp16 zero1 mbs2 full interleaved-1f1b"
     assert "fsdp4" in Layout(dp=8, zero_stage=3, fsdp=4).label()
+
+
+def test_groups_whose_stride_does_not_divide_a_node_stay_within_their_block() -> None:
+    # 2 racks of 72: dp 18 over tp 8 lies in one block of 144 ranks, 2 nodes of 9 members each
+    shape = LayoutBatch.of(Layout(tp=8, dp=18)).group("dp", 72)
+    assert (int(shape.nodes), int(shape.ranks_per_node)) == (2, 9)
+    # tp 16 on one rack; pairs a whole node apart lie on two
+    assert int(LayoutBatch.of(Layout(tp=16, dp=9)).group("tp", 72).nodes) == 1
+    assert int(LayoutBatch.of(Layout(tp=8, pp=2)).group("pp", 8).nodes) == 2

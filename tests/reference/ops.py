@@ -215,9 +215,8 @@ def axis_of(lay: Layout, axis: str) -> tuple[int, int]:
 
 
 def shape_of(size: int, stride: int, gpus_per_node: int) -> GroupShape:
-    """How a group lies on nodes: as many members in one node as its stride lets in."""
-    inside = min(max(gpus_per_node // stride, 1), size)
-    nodes = -(-size // inside)
+    """How a group lies on nodes: those that its block of size·stride ranks covers, at most one a member."""
+    nodes = min(-(-size * stride // gpus_per_node), size)
     return GroupShape(np.asarray(-(-size // nodes)), np.asarray(nodes), np.asarray(stride))
 
 
