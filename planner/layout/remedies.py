@@ -49,10 +49,11 @@ def explain_positive(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
         bad.append(f"sp={lay.sp}")
     if not 0 <= lay.zero_stage <= 3:
         bad.append(f"zero_stage={lay.zero_stage}")
+    ways = ["sp=0 or sp=1"] * (lay.sp not in (0, 1)) + ["zero_stage 0 to 3"] * (not 0 <= lay.zero_stage <= 3)
     return (
         ", ".join(bad),
         "degrees are whole numbers of at least 1, sp is 0 or 1, zero_stage 0 to 3",
-        "1 for a degree that is not used",
+        ", ".join(ways) or "1 for a degree that is not used",
     )
 
 
