@@ -62,7 +62,8 @@ class Space:
             for v in ranges.get(name, ()):
                 if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):
                     fix = f"{least} to {most}" if most is not None else f"{least} or more"
-                    faults.append(Fault(f"{name} is {v!r}", f"search.{name}", "whole numbers in this range are searched", fix))
+                    why = "whole numbers in this range are searched"
+                    faults.append(Fault(f"{name} is {v!r}", f"search.{name}", why, fix))
         if faults:
             raise InputError(faults)
         return cls(**{name: tuple(values) for name, values in ranges.items()})  # type: ignore[arg-type]
