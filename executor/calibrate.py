@@ -131,7 +131,7 @@ def measure(
     ranks : int
         World size; collectives are measured for group sizes 2, 4 … up to it.
     budget_s : float, optional
-        Wall seconds of measuring, beyond start and the least number of rounds; 18 (quick) or 150.
+        Wall seconds of measuring, beyond start and the least number of rounds; 40 (quick) or 150.
     quick : bool
         Fewer sizes and rounds.
     device : {'auto', 'cpu', 'cuda'}
@@ -149,7 +149,7 @@ def measure(
     require_torch()
     if ranks < 1:
         raise InputError(Fault(f"ranks is {ranks}", "ranks", "something must be measured", "2"))
-    budget = budget_s if budget_s is not None else (18.0 if quick else 150.0)
+    budget = budget_s if budget_s is not None else (40.0 if quick else 150.0)
     with tempfile.TemporaryDirectory(prefix="meshwright-") as scratch:
         out = Path(scratch) / "rows.json"
         command = [

@@ -14,7 +14,7 @@ from executor.benchmarks.base import Bench
 from executor.device import Backend
 from planner.files import write_json
 
-_SHARES = {"gemm": 0.40, "memory": 0.15, "attention": 0.15, "collectives": 0.20, "overlap": 0.05}
+_SHARES = {"compute": 0.75, "collectives": 0.18, "overlap": 0.05}
 
 
 def _say(text: str) -> None:
@@ -33,13 +33,15 @@ def measure(backend: Backend, budget_s: float, quick: bool) -> dict[str, Any]:
         return Bench(backend, budget_s * _SHARES[kind] / parts, least, together)
 
     found: dict[str, Any] = {"launch_s": launch_cost.run(bench("overlap"))}
-    imbalance: list[tuple[float, float]] = []
-    for kind, module in (("gemm", gemm), ("memory", memory_bound), ("attention", attention)):
-        _say(f"calibrate {kind}")
-        where = bench(kind)
-        found[kind] = where.run(module.cases(where, quick))
-        imbalance += where.imbalance
-    found["skew"] = sum(slowest for slowest, _ in imbalance) / sum(mean for _, mean in imbalance) - 1.0
+    _say("calibrate gemm, memory-bound operators and attention")
+    where = bench("compute")
+    kinds = {"gemm": gemm, "memory": memory_bound, "attention": attention}
+    cases = {kind: module.cases(where, quick) for kind, module in kinds.items()}
+    # One run for all of them: a machine whose clock drifts over tens of seconds then drifts under all alike.
+    rows = iter(where.run([case for members in cases.values() for case in members]))
+    for kind, members in cases.items():
+        found[kind] = [next(rows) for _ in members]
+    found["skew"] = sum(slowest for slowest, _ in where.imbalance) / sum(mean for _, mean in where.imbalance) - 1.0
     found["collectives"], found["overlap"] = [], []
     shapes = collectives.groups(world)
     for size, stride in shapes:
