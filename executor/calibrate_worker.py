@@ -38,9 +38,9 @@ def measure(backend: Backend, budget_s: float, quick: bool) -> dict[str, Any]:
     kinds = {"gemm": gemm, "memory": memory_bound, "attention": attention}
     cases = {kind: module.cases(where, quick) for kind, module in kinds.items()}
     # One run for all of them: a machine whose clock drifts over tens of seconds then drifts under all alike.
-    rows = iter(where.run([case for members in cases.values() for case in members]))
+    in_turn = iter(where.run([case for members in cases.values() for case in members]))
     for kind, members in cases.items():
-        found[kind] = [next(rows) for _ in members]
+        found[kind] = [next(in_turn) for _ in members]
     found["skew"] = sum(slowest for slowest, _ in where.imbalance) / sum(mean for _, mean in where.imbalance) - 1.0
     found["collectives"], found["overlap"] = [], []
     shapes = collectives.groups(world)
