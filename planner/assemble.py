@@ -247,19 +247,20 @@ class _Stages:
     def _waits(self, seconds: FloatArray) -> FloatArray:
         """What ranks that work in step wait for the slowest of them in every micro-batch.
 
-        Data parallelism alone waits once a step (`once.sync`).
+        Data parallelism waits once a step (`once.data_parallel_wait`). Neighbouring stages of a
+        pipeline do unequal work and have slack between them: their waits are the bubble.
         """
         skew = self.priced.cluster.skew
         if skew is None:
             return np.zeros_like(seconds)
         b = self.layouts
-        together = (b.tp > 1) | (b.cp > 1) | (b.ep > 1) | (b.pp > 1)
+        together = (b.tp > 1) | (b.cp > 1) | (b.ep > 1)
         return np.asarray(seconds * np.where(together, float(skew.value), 0.0)[:, None, None])
 
     def _blame(self, parts: dict[str, FloatArray], waited: FloatArray) -> None:
-        """Count the waits as the phase in which a rank spends them: its innermost group's, or the bubble."""
+        """Count the waits as the phase in which a rank spends them: its innermost group's."""
         left = np.ones(len(self.layouts), dtype=np.bool_)
-        for axis, phase in (("tp", "tp_comm"), ("cp", "cp_comm"), ("ep", "ep_comm"), ("pp", "bubble")):
+        for axis, phase in (("tp", "tp_comm"), ("cp", "cp_comm"), ("ep", "ep_comm")):
             here = left & (getattr(self.layouts, axis) > 1)
             parts[phase] = parts.get(phase, np.zeros_like(waited)) + np.where(here[:, None], waited, 0.0)
             left &= ~here

@@ -113,7 +113,7 @@ def data_parallel_wait(
         Seconds a micro-batch of each rank.
     """
     skew = priced.cluster.skew
-    alone = (layouts.tp == 1) & (layouts.cp == 1) & (layouts.ep == 1) & (layouts.pp == 1) & (layouts.dp > 1)
+    alone = (layouts.tp == 1) & (layouts.cp == 1) & (layouts.ep == 1) & (layouts.dp > 1)
     if skew is None:
         return np.zeros(len(layouts))
     return np.where(alone, float(skew.value) * busy.max(axis=1) * microbatches, 0.0)
