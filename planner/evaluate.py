@@ -34,9 +34,12 @@ class Unexplained:
 UNEXPLAINED = Unexplained()
 
 
-def bounds(group: Group) -> FloatArray:
-    """Lower bound on the step time of every layout of a group: ndarray (b,)."""
-    return lower_bound(group.schedule, group.pp, group.microbatches, group.vpp, group.costs, group.comm)
+def bounds(group: Group, positions: IntArray | None = None) -> FloatArray:
+    """Lower bound on the step time of the layouts at `positions` of a group (all unless given): ndarray (b,)."""
+    costs, microbatches = group.costs, group.microbatches
+    if positions is not None:
+        costs, microbatches = costs.take(positions), microbatches[positions]
+    return lower_bound(group.schedule, group.pp, microbatches, group.vpp, costs, group.comm)
 
 
 def exact_seconds(group: Group, positions: IntArray) -> FloatArray:
@@ -60,7 +63,7 @@ def detail(
     position : int
         Position in the group.
     sized : MemoryEstimate
-        Memory of the layouts of this group, in the same order.
+        Memory of this layout alone.
     with_timeline : bool
         Also fill `Step.timeline`.
     """
@@ -74,7 +77,7 @@ def detail(
     workload, cluster = priced.workload, priced.cluster
     memory = [
         StageMemory(
-            rank, {k: int(v[position, rank]) for k, v in sized.by_category.items()}, int(cluster.device.memory_bytes)
+            rank, {k: int(v[0, rank]) for k, v in sized.by_category.items()}, int(cluster.device.memory_bytes)
         )
         for rank in range(group.pp)
     ]
@@ -82,7 +85,7 @@ def detail(
     hardware = hardware_flops(priced.model, workload, layout)
     peak = cluster.device.peak_flops[workload.precision] * layout.world
     tokens = workload.gbs * workload.seq_len
-    lower = float(bounds(group)[position])
+    lower = float(bounds(group, np.asarray([position]))[0])
     return Step(
         step_s=Interval(seconds / (1.0 + spread), seconds, seconds * (1.0 + spread)),
         lower_bound_s=lower,

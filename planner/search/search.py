@@ -144,7 +144,7 @@ def _best(groups: list[Group], top: int, tell: Progress) -> tuple[list[tuple[flo
 
 
 def _row(priced: PricedModel, group: Group, position: int, rank: int) -> Row:
-    sized = group_memory(priced, group.index, group.pp, group.vpp, group.schedule)
+    sized = group_memory(priced, group.index[[position]], group.pp, group.vpp, group.schedule)
     step = detail(priced, group, position, sized)
     return Row(rank, group.layouts.layout(position), step, int(group.microbatches[position]))
 
