@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     fit = commands.add_parser("fit", help="fit every law on measured CSV files and write the catalog")
     fit.add_argument("--data", type=Path, required=True, help="folder with the *_measured.csv files")
     fit.add_argument("--out", type=Path, help="catalog folder to write (default: the one this package reads)")
+    fit.add_argument("--only", action="append", help="a law to fit (gemm, attention, collectives); may be repeated")
     fit.add_argument("--json", action="store_true", help="print what was written as JSON")
     validate = commands.add_parser("validate", help="errors of the laws on measured CSV files")
     validate.add_argument("files", nargs="*", type=Path, help="CSV files of any of the three formats")
@@ -37,10 +38,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     args = parser().parse_args(arguments)
     if args.command == "fit":
-        from hwmodels import recording
+        from hwmodels.fit import recording
 
         print("fitting; this takes about half a minute", file=sys.stderr)
-        written = recording.fit(args.data, args.out or recording.catalog_folder())
+        written = recording.fit(args.data, args.out or recording.catalog_folder(), args.only or recording.KINDS)
         if args.json:
             print(json.dumps({"schema": 1, "written": written}))
         else:

@@ -176,22 +176,19 @@ def _device(pool: PoolFile, extra: Mapping[str, Coefficient]) -> Device:
     device = catalog.device(pool.device) if isinstance(pool.device, str) else _inline_device(pool)
     if not extra:
         return device
-    # Calibrated on this very machine: no transfer any more.
-    return replace(device, coefficients={**device.coefficients, **extra}, fitted_on=device.name)
+    return replace(device, coefficients={**device.coefficients, **extra})
 
 
 def _inline_device(pool: PoolFile) -> Device:
     entry: Any = pool.device
-    inherited = dict(catalog.device(entry.coefficients_from).coefficients) if entry.coefficients_from else {}
-    built: Device = entry.build(inherited)
+    built: Device = entry.build()
     return built
 
 
 def _link(entry: Any) -> Link:
     if isinstance(entry, str):
         return catalog.link(entry)
-    inherited = dict(catalog.link(entry.coefficients_from).coefficients) if entry.coefficients_from else {}
-    built: Link = entry.build(inherited)
+    built: Link = entry.build()
     return built
 
 
@@ -316,7 +313,6 @@ def with_calibration(
             device=replace(
                 pool.device,
                 coefficients={**pool.device.coefficients, **device_coefficients},
-                fitted_on=pool.device.name if device_coefficients else pool.device.fitted_on,
                 launch_s=pool.device.launch_s if launch_s is None else launch_s,
             ),
         )

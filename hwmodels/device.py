@@ -18,7 +18,7 @@ DTYPE_BYTES: Mapping[str, float] = MappingProxyType(
 """Bytes of one element in memory; fp4 carries one fp8 scale for every 16 elements."""
 
 TRANSFER_SPREAD = 0.10
-"""Added to the spread of a law whose coefficients were fitted on another device.
+"""Added to the residual of coefficients that a device or link takes over from another.
 
 Laboratories that measured the same A100 shapes differ by 14% (data/README); a transferred
 law cannot be surer than that, and its own residual comes on top."""
@@ -76,8 +76,6 @@ class Device:
         Where each datasheet field comes from; ``"datasheet"`` covers all not named.
     confidence : {'A', 'B', 'C'}
         A: two sources agree; B: one; C: weak.
-    fitted_on : str
-        Device on which `coefficients` were fitted; empty when none are fitted.
     """
 
     name: str
@@ -94,7 +92,6 @@ class Device:
     coefficients: Mapping[str, Coefficient] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     confidence: str = "B"
-    fitted_on: str = ""
 
     def __post_init__(self) -> None:
         faults = []
@@ -125,11 +122,6 @@ class Device:
         values = [getattr(self, name) for name in self.__slots__]
         return (type(self), tuple(dict(v) if isinstance(v, MappingProxyType) else v for v in values))
 
-    @property
-    def transferred(self) -> bool:
-        """True when the kernel laws use coefficients that were fitted on another device."""
-        return bool(self.fitted_on) and self.fitted_on != self.name
-
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s of `dtype`.
 
@@ -152,7 +144,3 @@ class Device:
             if name in self.coefficients:
                 return self.coefficients[name]
         return default
-
-    def spread_of(self, coefficient: Coefficient) -> float:
-        """Relative spread of a law whose leading coefficient this is."""
-        return coefficient.residual + (TRANSFER_SPREAD if self.transferred and coefficient.rows else 0.0)

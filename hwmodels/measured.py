@@ -1,7 +1,7 @@
 """Readers of measured CSV files (GEMM, attention, collectives), with every fault named by row and column.
 
-The tables below are the only code that reads ``source``, ``notes`` and ``gpu``: they turn the words
-of the sources into a device of the catalog and an implementation.
+The tables below turn ``gpu`` and ``dtype`` into a device of the catalog and a dtype of the laws;
+`hwmodels.implementations` turns the other words into an implementation.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.implementations import implementation
 
 DEVICES = {
     "a100_sxm": "a100-sxm-80gb", "a100_vidur": "a100-sxm-80gb", "a100_pcie": "a100-pcie-80gb",
@@ -32,12 +33,6 @@ DTYPES = {
     "sq": "int8",
 }  # fmt: skip
 """``dtype`` of the files -> dtype of the laws; formats that are missing here have no law."""
-
-IMPLEMENTATIONS = (
-    ("microsoft/vidur", "vidur"), ("/trtllm/", "trtllm"), ("/sglang/", "sglang"), ("/vllm/", "vllm"),
-    ("MAMF", "mamf"), ("DeepGEMM", "deepgemm"),
-)  # fmt: skip
-"""Part of ``source`` -> implementation. ``mamf`` is the best of a search over shapes."""
 
 REFERENCE = ("trtllm", "sglang")
 """Implementations timed in sustained runs (data/README, trap 6): what ``impl=""`` stands for."""
@@ -127,17 +122,15 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
     )
 
 
-def implementation(source: str) -> str:
-    """Implementation that a ``source`` cell names; empty when it names none."""
-    return next((name for part, name in IMPLEMENTATIONS if part in source), "")
-
-
 def _named(rows: Rows) -> Rows:
     """`rows` with the words ``device``, ``law_dtype`` and ``impl`` added."""
     words = dict(rows.words)
     words["device"] = np.asarray([DEVICES.get(g, "") for g in words["gpu"]], dtype=np.str_)
     words["law_dtype"] = np.asarray([DTYPES.get(d, "") for d in words["dtype"]], dtype=np.str_)
-    words["impl"] = np.asarray([implementation(s) for s in words["source"]], dtype=np.str_)
+    notes = words.get("notes", np.full(len(rows), ""))
+    words["impl"] = np.asarray(
+        [implementation(str(s), str(n)).key for s, n in zip(words["source"], notes, strict=True)], dtype=np.str_
+    )
     return Rows(rows.numbers, words, rows.line)
 
 

@@ -49,8 +49,6 @@ class Link:
         Neighbours of a GPU in a mesh (0 for switched links).
     nvls : bool
         The switch reduces in flight (NVLink SHARP), which NCCL uses for all-reduce.
-    transferred_from : str
-        Link that the coefficients were fitted on, where it is not this one.
     coefficients : Mapping[str, Coefficient]
         Numbers of the collective laws, by name (``"all_reduce.simple.efficiency"``).
     """
@@ -63,7 +61,6 @@ class Link:
     topology: str = "switch"
     mesh_peers: int = 0
     nvls: bool = False
-    transferred_from: str = ""
     coefficients: Mapping[str, Coefficient] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

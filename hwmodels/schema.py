@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 
-from hwmodels import units
+from hwmodels import laws, units
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Link
@@ -79,6 +79,41 @@ class CoefficientFile(Strict):
         return Coefficient(self.value, self.source, self.rows, self.residual)
 
 
+class BlockFile(Strict):
+    """Coefficients that were fitted together."""
+
+    prefix: Annotated[str, Field(strict=True)] = ""
+    source: Text
+    rows: Count
+    residual: Annotated[Number, Field(ge=0)]
+    values: Annotated[dict[Text, Number], Field(min_length=1)]
+
+
+class SectionFile(Strict):
+    """One device generation or kind of link."""
+
+    measured: list[Text] = []
+    blocks: Annotated[list[BlockFile], Field(min_length=1)]
+
+
+class LawFile(Strict):
+    """`catalog/laws/KIND.yaml`."""
+
+    law: Literal["gemm", "attention", "memory", "collectives", "expert"]
+    notes: str = ""
+    sections: dict[Text, SectionFile]
+
+    def build(self) -> laws.LawSections:
+        """The sections by name."""
+        return {
+            name: laws.Section(
+                tuple(section.measured),
+                tuple(laws.Block(b.prefix, b.source, b.rows, b.residual, dict(b.values)) for b in section.blocks),
+            )
+            for name, section in self.sections.items()
+        }
+
+
 class DeviceFile(Strict):
     """`catalog/devices/NAME.yaml`."""
 
@@ -96,18 +131,18 @@ class DeviceFile(Strict):
     confidence: Literal["A", "B", "C"]
     sources: dict[str, Text]
     notes: str = ""
-    coefficients_from: Text | None = None
+    laws_of: Text | None = None
     coefficients: dict[str, CoefficientFile] = {}
 
-    def build(self, inherited: dict[str, Coefficient] | None = None) -> Device:
-        """`Device`, with the coefficients of `coefficients_from` where it has none of its own."""
+    def build(self) -> Device:
+        """`Device`, with the laws of its generation (or of `laws_of`) where it has no coefficient of its own."""
         own = {name: c.build() for name, c in self.coefficients.items()}
-        fitted_on = self.coefficients_from or (self.name if own else "")
+        inherited = laws.coefficients(laws.DEVICE_KINDS, self.name, self.laws_of or self.generation)
         peaks: dict[str, float] = {str(dtype): peak for dtype, peak in self.peak_flops.items()}
         return Device(
             self.name, self.vendor, self.kind, self.generation, peaks, self.memory, self.memory_bandwidth,
-            self.l2 or 0.0, self.n_sm or 0, self.tdp or 0.0, self.launch, {**(inherited or {}), **own},
-            dict(self.sources), self.confidence, fitted_on,
+            self.l2 or 0.0, self.n_sm or 0, self.tdp or 0.0, self.launch, {**inherited, **own},
+            dict(self.sources), self.confidence,
         )  # fmt: skip
 
 
@@ -124,16 +159,16 @@ class LinkFile(Strict):
     source: Text
     notes: str = ""
     confidence: Literal["A", "B", "C"] = "B"
-    coefficients_from: Text | None = None
+    laws_of: Text | None = None
     coefficients: dict[str, CoefficientFile] = {}
 
-    def build(self, inherited: dict[str, Coefficient] | None = None) -> Link:
-        """`Link`, with the coefficients of `coefficients_from` where it has none of its own."""
+    def build(self) -> Link:
+        """`Link`, with the laws of its own name (or of `laws_of`) where it has no coefficient of its own."""
         own = {name: c.build() for name, c in self.coefficients.items()}
-        moved = self.coefficients_from or ""
+        inherited = laws.coefficients(laws.LINK_KINDS, self.name, self.laws_of or self.name)
         return Link(
             self.name, self.kind, self.bandwidth, self.latency, self.source, self.topology, self.mesh_peers, self.nvls,
-            moved, {**(inherited or {}), **own},
+            {**inherited, **own},
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hwmodels.device import Coefficient, Device
+from hwmodels.laws import NO_LAWS
 from hwmodels.network import Link
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def device_content(device: Device) -> dict[str, Any]:
     content["launch"] = _plain(device.launch_s, "s")
     content["confidence"] = device.confidence
     content["sources"] = dict(device.sources)
-    if device.transferred:
-        content["coefficients_from"] = device.fitted_on
+    content["laws_of"] = NO_LAWS
     if device.coefficients:
         content["coefficients"] = {name: coefficient_content(c) for name, c in device.coefficients.items()}
     return content
@@ -70,8 +70,7 @@ def link_content(link: Link) -> dict[str, Any]:
         "nvls": bool(link.nvls),
         "source": link.source,
     }
-    if link.transferred_from:
-        content["coefficients_from"] = link.transferred_from
+    content["laws_of"] = NO_LAWS
     if link.coefficients:
         content["coefficients"] = {name: coefficient_content(c) for name, c in link.coefficients.items()}
     return content

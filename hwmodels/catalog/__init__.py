@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from hwmodels import yamlfile
-from hwmodels.device import Coefficient, Device
+from hwmodels.device import Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Link
 
@@ -67,10 +67,7 @@ def device(name: str) -> Device:
     from hwmodels.schema import DeviceFile
 
     entry = _entry("devices", name, DeviceFile)
-    inherited: dict[str, Coefficient] = {}
-    if entry.coefficients_from:
-        inherited = dict(device(entry.coefficients_from).coefficients)
-    built: Device = entry.build(inherited)
+    built: Device = entry.build()
     return built
 
 
@@ -86,8 +83,5 @@ def link(name: str) -> Link:
     from hwmodels.schema import LinkFile
 
     entry = _entry("networks", name, LinkFile)
-    inherited: dict[str, Coefficient] = {}
-    if entry.coefficients_from:
-        inherited = dict(link(entry.coefficients_from).coefficients)
-    built: Link = entry.build(inherited)
+    built: Link = entry.build()
     return built

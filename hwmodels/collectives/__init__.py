@@ -25,7 +25,6 @@ from hwmodels.collectives.base import (
 from hwmodels.collectives.broadcast import Broadcast
 from hwmodels.collectives.reduce_scatter import ReduceScatter
 from hwmodels.collectives.send_recv import SendRecv
-from hwmodels.device import TRANSFER_SPREAD
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray
 from hwmodels.network import Fabric, Link
@@ -77,8 +76,7 @@ def _link_spread(link: Link | None, op: str, lead: str, defaults: dict[str, obje
     if link is None:
         return 0.0
     coefficient = link_coefficient(link, op, lead, defaults)  # type: ignore[arg-type]
-    moved = bool(link.transferred_from) and coefficient.rows > 0
-    return coefficient.residual + (TRANSFER_SPREAD if moved else 0.0)
+    return coefficient.residual
 
 
 def seconds(

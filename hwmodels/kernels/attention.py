@@ -143,7 +143,7 @@ def attention_seconds(
     compute = np.divide(flop, rate, out=np.zeros(flop.shape), where=rate > 0)
     if device.kind == "cpu":
         seconds = value("launch") + compute + (q_bytes + kv_bytes) * passes / device.memory_bandwidth
-        return Estimate.of(np.where(flop > 0, seconds, 0.0), device.spread_of(lead))
+        return Estimate.of(np.where(flop > 0, seconds, 0.0), lead.residual)
     rows = np.maximum(pairs / np.maximum(q, 1.0), 1.0)
     compute = compute * (1.0 + value("ramp") / rows)
     if device.n_sm:
@@ -160,6 +160,6 @@ def attention_seconds(
     compute = np.where(decode, flop / rate, compute)
     start = np.where(decode, value("decode.launch"), value("launch"))
     seconds = start + np.hypot(compute**2, traffic**2) ** 0.5
-    spread = np.where(decode, device.spread_of(attention_coefficient(device, "decode.efficiency", name)),
-                      device.spread_of(lead))  # fmt: skip
+    spread = np.where(decode, attention_coefficient(device, "decode.efficiency", name).residual,
+                      lead.residual)  # fmt: skip
     return Estimate.of(np.where(flop > 0, seconds, 0.0), spread)

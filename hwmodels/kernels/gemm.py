@@ -202,7 +202,7 @@ def gemm_seconds(
         else:
             seconds[part] = _gpu_chunk(piece, c, float(device.n_sm or 100))
     name = "cpu_efficiency" if device.kind == "cpu" else "efficiency"
-    spread = device.spread_of(gemm_coefficient(device, dtype, name))
+    spread = gemm_coefficient(device, dtype, name).residual
     return Estimate.of(seconds.reshape(arrays[0].shape), spread)
 
 

@@ -58,4 +58,4 @@ def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "") -> Esti
     efficiency = memory_coefficient(device, "efficiency", impl)
     start = memory_coefficient(device, "launch", impl).value + memory_coefficient(device, "ramp_s", impl).value
     seconds = start + size / (device.memory_bandwidth * efficiency.value)
-    return Estimate.of(np.where(size > 0, seconds, 0.0), device.spread_of(efficiency))
+    return Estimate.of(np.where(size > 0, seconds, 0.0), efficiency.residual)

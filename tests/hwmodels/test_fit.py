@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwmodels import catalog, fit, measured, recording, refit, validation, yamlfile
+from hwmodels import catalog, fit, measured, validation, yamlfile
 from hwmodels.__main__ import main, run
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import InputError
+from hwmodels.fit import recording, solve
 from hwmodels.kernels import attention_seconds, gemm_seconds, memory_seconds
 
 
@@ -178,7 +179,7 @@ def test_solve_ignores_a_wild_row() -> None:
     x = np.linspace(1.0, 10.0, 40)
     actual = 3.0 * x
     actual[5] *= 20
-    values, errors = refit.solve(lambda v: v[0] * x, (refit.Free("slope", 1.0, 0.1, 100.0),), actual)
+    values, errors = solve.solve(lambda v: v[0] * x, (solve.Free("slope", 1.0, 0.1, 100.0),), actual)
     assert values[0] == pytest.approx(3.0, rel=0.01)
     assert abs(errors[5]) > 2.5
 
@@ -292,25 +293,18 @@ def test_anchored_device_passes_through_its_row(groups: dict[str, dict[str, floa
 
 
 @pytest.mark.slow
-def test_the_catalog_is_what_the_fit_writes(shared_data: Path, tmp_path: Path) -> None:
-    written = recording.fit(shared_data, tmp_path)
-    assert len(written) > 15
-    for name in written:
-        fresh, _ = yamlfile.parse((tmp_path / name).read_text(), name)
-        kept, _ = yamlfile.parse((recording.catalog_folder() / name).read_text(), name)
-        assert set(fresh["coefficients"]) == set(kept["coefficients"]), name
-        for key, coefficient in fresh["coefficients"].items():
-            assert coefficient["rows"] == kept["coefficients"][key]["rows"], (name, key)
+@pytest.mark.parametrize("kind", recording.KINDS)
+def test_the_catalog_is_what_the_fit_writes(kind: str, shared_data: Path, tmp_path: Path) -> None:
+    recording.fit(shared_data, tmp_path, [kind])
+    name = f"laws/{kind}.yaml"
+    fresh, _ = yamlfile.parse((tmp_path / name).read_text(), name)
+    kept, _ = yamlfile.parse((recording.catalog_folder() / name).read_text(), name)
+    assert set(fresh["sections"]) == set(kept["sections"])
+    for section, content in fresh["sections"].items():
+        before = kept["sections"][section]
+        assert content["measured"] == before["measured"]
+        for new, old in zip(content["blocks"], before["blocks"], strict=True):
+            assert (new["source"], new["rows"]) == (old["source"], old["rows"])
+            assert set(new["values"]) == set(old["values"])
             # Another SciPy may stop a little elsewhere in a flat direction; the fit must be as good.
-            assert coefficient["residual"] == pytest.approx(kept["coefficients"][key]["residual"], rel=0.1, abs=0.01)
-
-
-def test_recording_replaces_coefficients_only() -> None:
-    text = catalog.text("devices", "a100-sxm-80gb")
-    again = recording.with_coefficients(text, "x.yaml", {"gemm.bf16.efficiency": Coefficient(0.123456, "s", 3, 0.0567)})
-    data, _ = yamlfile.parse(again, "x.yaml")
-    before, _ = yamlfile.parse(text, "x.yaml")
-    kept = data.pop("coefficients")
-    assert kept == {"gemm.bf16.efficiency": {"value": 0.1235, "source": "s", "rows": 3, "residual": 0.057}}
-    before.pop("coefficients")
-    assert data == before
+            assert new["residual"] == pytest.approx(old["residual"], rel=0.1, abs=0.01)

@@ -23,7 +23,7 @@ def device(kind: str = "gpu", **numbers: float) -> Device:
     coefficients = {name.replace("__", "."): Coefficient(v, "test", 1) for name, v in numbers.items()}
     return Device(
         "toy", "test", kind, "toy", {"bf16": 100e12, "fp32": 50e12, "fp8": 200e12}, 8e9, 1e12, 1e6, 100, 100.0, 5e-6,
-        coefficients, {}, "B", "toy",
+        coefficients, {}, "B",
     )  # fmt: skip
 
 

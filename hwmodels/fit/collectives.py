@@ -1,4 +1,4 @@
-"""Coefficients of links from ``collectives_measured.csv`` (`python -m hwmodels fit`).
+"""The collective law of each kind of link from ``collectives_measured.csv``.
 
 A coefficient belongs to a kind of link, never to a named system. The table below turns the systems
 of the file into fabrics of the catalog's links; rows of custom all-reduce kernels are another
@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwmodels import catalog
+from hwmodels import catalog, measured
 from hwmodels.collectives import MEMBERS, seconds
 from hwmodels.device import Coefficient
 from hwmodels.estimate import FloatArray
+from hwmodels.fit.solve import Free, rms, solve
+from hwmodels.laws import Block, Section
 from hwmodels.measured import Rows
 from hwmodels.network import Fabric, Link
-from hwmodels.refit import Free, rms, solve
 from hwmodels.topology import GroupShape
 
 OPS = {
@@ -107,15 +109,8 @@ def fabric_of(system: System, intra: Link, inter: Link | None) -> Fabric:
 
 
 def link_of(name: str, links: dict[str, Link]) -> Link:
-    """The link as fitted so far; one that takes over another's coefficients takes the fresh ones."""
-    if name in links:
-        return links[name]
-    link = catalog.link(name)
-    return (
-        replace(link, coefficients=links[link.transferred_from].coefficients)
-        if link.transferred_from in links
-        else link
-    )
+    """The link as fitted so far."""
+    return links[name] if name in links else catalog.link(name)
 
 
 def predict(rows: Rows, op: str, links: dict[str, Link]) -> FloatArray:
@@ -207,3 +202,21 @@ def _inter_free(rows: Rows) -> tuple[Free, ...]:
     """What the rows can tell: a few large sizes fix the bulk rate only."""
     large = rows.numbers["bytes"].min() > 2.0**24
     return tuple(f for f in INTER_FREE if f.name == "bulk.efficiency" or not large)
+
+
+def fit(data: Path) -> dict[str, Section]:
+    """Sections of the collective law from ``collectives_measured.csv`` in the folder `data`.
+
+    Raises
+    ------
+    InputError
+        For a missing or broken file.
+    """
+    links = link_catalog(measured.collectives(data / "collectives_measured.csv"))
+    found = {}
+    for name, link in links.items():
+        groups: dict[tuple[str, int, float], dict[str, float]] = {}
+        for key, c in link.coefficients.items():
+            groups.setdefault((c.source, c.rows, c.residual), {})[key] = c.value
+        found[name] = Section((name,), tuple(Block("", s, n, r, values) for (s, n, r), values in groups.items()))
+    return found

@@ -15,10 +15,12 @@ import numpy as np
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
+from hwmodels.fit.attention import ATTENTION_FREE
+from hwmodels.fit.gemm import GEMM_FREE
+from hwmodels.fit.solve import Free, rms, solve, with_coefficients
 from hwmodels.kernels.attention import attention_seconds
 from hwmodels.kernels.gemm import gemm_seconds
 from hwmodels.kernels.memory import memory_seconds
-from hwmodels.refit import ATTENTION_FREE, GEMM_FREE, Free, rms, solve, with_coefficients
 
 
 class GemmRow(Protocol):

@@ -1,0 +1,118 @@
+"""Fitted coefficients of the laws: ``catalog/laws/<kind>.yaml``, one file for each kind of law.
+
+A file is a set of sections. A section belongs to a device generation (``gemm``, ``attention``,
+``memory``) or to a kind of link (``collectives``, ``expert``); one that bears the name of a single device
+or link lies over that of its generation::
+
+    law: gemm
+    sections:
+      hopper:
+        measured: [h100-sxm-80gb]          # devices whose rows the fit saw
+        blocks:
+        - prefix: bf16.
+          source: least squares on gemm_measured.csv, ...
+          rows: 443
+          residual: 0.051
+          values: {efficiency: 0.83, tail: 0.41}
+
+gives ``gemm.bf16.efficiency`` and ``gemm.bf16.tail``. A device or link that is not among `measured`
+takes the section over with `TRANSFER_SPREAD` added to each residual: its datasheet supplies the peaks,
+bandwidths and sizes that the coefficients are relative to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from hwmodels import yamlfile
+from hwmodels.device import TRANSFER_SPREAD, Coefficient
+
+DEVICE_KINDS = ("gemm", "attention", "memory")
+LINK_KINDS = ("collectives", "expert")
+NO_LAWS = "none"
+"""``laws_of`` of an entry that brings all of its coefficients itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Coefficients that were fitted together.
+
+    Attributes
+    ----------
+    prefix : str
+        Put before each name, after that of the law.
+    source : str
+    rows : int
+        Measured rows behind the fit; 0 for assumed values.
+    residual : float
+        Relative error of the fit (`hwmodels.fit.solve.rms`), or the half-width that is assumed.
+    values : Mapping[str, float]
+    """
+
+    prefix: str
+    source: str
+    rows: int
+    residual: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The blocks of one generation or kind of link, and the devices or links that were measured."""
+
+    measured: tuple[str, ...]
+    blocks: tuple[Block, ...]
+
+
+LawSections = Mapping[str, Section]
+
+
+@cache
+def sections(kind: str) -> LawSections:
+    """Sections of ``catalog/laws/<kind>.yaml``; none where there is no such file yet.
+
+    Raises
+    ------
+    InputError
+        For a file with faults.
+    """
+    from hwmodels.schema import LawFile
+
+    entry = files("hwmodels.catalog") / "laws" / f"{kind}.yaml"
+    if not entry.is_file():
+        return {}
+    name = f"catalog/laws/{kind}.yaml"
+    data, marks = yamlfile.parse(entry.read_text(encoding="utf-8"), name)
+    built: LawSections = yamlfile.validate(LawFile, data, name, marks).build()
+    return built
+
+
+def named(kind: str, section: Section, member: str) -> dict[str, Coefficient]:
+    """Coefficients of a section by full name, as `member` (a device or link) gets them."""
+    lead = "" if kind == "collectives" else f"{kind}."
+    moved = member not in section.measured
+    found = {}
+    for block in section.blocks:
+        source, residual = block.source, block.residual
+        if moved and block.rows:
+            source += f"; transferred from {', '.join(section.measured)} by the datasheet"
+            residual += TRANSFER_SPREAD
+        for name, value in block.values.items():
+            found[f"{lead}{block.prefix}{name}"] = Coefficient(float(value), source, block.rows, residual)
+    return found
+
+
+def coefficients(kinds: Iterable[str], member: str, section: str) -> dict[str, Coefficient]:
+    """What `member` takes from the laws: its generation's (or link kind's) section, its own over it."""
+    found: dict[str, Coefficient] = {}
+    if section == NO_LAWS:
+        return found
+    for kind in kinds:
+        known = sections(kind)
+        for name in dict.fromkeys((section, member)):
+            if name in known:
+                found |= named(kind, known[name], member)
+    return found

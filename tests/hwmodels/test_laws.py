@@ -1,0 +1,52 @@
+"""Law files: names, who gets which section, the spread of what is taken over, faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwmodels import catalog, laws, yamlfile
+from hwmodels.device import TRANSFER_SPREAD
+from hwmodels.errors import InputError
+from hwmodels.fit import recording
+from hwmodels.laws import Block, Section
+from hwmodels.schema import LawFile
+
+SECTION = Section(("a",), (Block("bf16.", "rows of a", 40, 0.05, {"efficiency": 0.8}),))
+
+
+def test_a_measured_member_takes_the_section_as_it_is() -> None:
+    found = laws.named("gemm", SECTION, "a")
+    assert set(found) == {"gemm.bf16.efficiency"}
+    assert found["gemm.bf16.efficiency"].residual == 0.05
+    assert found["gemm.bf16.efficiency"].source == "rows of a"
+
+
+def test_another_member_is_less_sure_and_says_so() -> None:
+    moved = laws.named("gemm", SECTION, "b")["gemm.bf16.efficiency"]
+    assert moved.residual == pytest.approx(0.05 + TRANSFER_SPREAD)
+    assert "transferred from a" in moved.source
+
+
+def test_collectives_keep_the_names_of_ops_in_front() -> None:
+    section = Section(("x",), (Block("all_reduce.", "s", 1, 0.1, {"hop": 1e-6}),))
+    assert set(laws.named("collectives", section, "x")) == {"all_reduce.hop"}
+
+
+def test_every_section_belongs_to_a_generation_or_an_entry_of_the_catalog() -> None:
+    devices = {catalog.device(name).generation for name in catalog.device_names()} | set(catalog.device_names())
+    for kind in laws.DEVICE_KINDS:
+        assert set(laws.sections(kind)) <= devices, kind
+    for kind in laws.LINK_KINDS:
+        assert set(laws.sections(kind)) <= set(catalog.network_names()), kind
+
+
+def test_what_is_recorded_is_read_back() -> None:
+    data, marks = yamlfile.parse(recording.content("gemm", {"hopper": SECTION}), "x.yaml")
+    assert yamlfile.validate(LawFile, data, "x.yaml", marks).build() == {"hopper": SECTION}
+
+
+def test_a_block_without_source_is_named() -> None:
+    text = "law: gemm\nsections:\n  hopper:\n    blocks:\n    - {rows: 3, residual: 0.1, values: {a: 1.0}}\n"
+    data, marks = yamlfile.parse(text, "laws/gemm.yaml")
+    with pytest.raises(InputError, match=r"laws/gemm.yaml:5.*source"):
+        yamlfile.validate(LawFile, data, "laws/gemm.yaml", marks)
