@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_costs
+from planner.intervals import Spreads
 from planner.layout import SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
 from planner.once import data_parallel_wait, optimizer, sends, sync, tied
@@ -41,8 +42,8 @@ class Group:
         cp_comm, ep_comm), host time in `host`; they add up to the compute nodes' durations.
     hidden : dict of str to ndarray (b, pp)
         Seconds a micro-batch hidden behind compute, by phase.
-    spread : ndarray (b,)
-        Relative spread of the step time.
+    spreads : Spreads
+        Relative spread by law, for `planner.intervals`.
     flops : ndarray (b, pp)
         FLOPs a micro-batch executed by a rank, recomputation included.
     """
@@ -57,7 +58,7 @@ class Group:
     costs: StageCosts
     parts: dict[str, FloatArray]
     hidden: dict[str, FloatArray]
-    spread: FloatArray
+    spreads: Spreads
     flops: FloatArray
 
 
@@ -123,6 +124,7 @@ def assemble(
     )
     stages = _Stages(priced, layouts, priced.inverse[index], pp, vpp, schedule)
     work = stages.work()
+    costs, sending, updating = _stage_costs(stages, work, data, comm, zero_stage)
     return Group(
         index,
         layouts,
@@ -131,16 +133,18 @@ def assemble(
         schedule,
         stages.microbatches,
         comm,
-        _stage_costs(stages, work, data, comm, zero_stage),
+        costs,
         work.parts,
         work.hidden,
-        work.spread,
+        Spreads(work.kernel_spread, work.comm_spread, data.spread, sending, updating),
         work.flops,
     )
 
 
-def _stage_costs(stages: _Stages, work: _Work, data: DataParallelCosts, comm: CommPlan, zero_stage: int) -> StageCosts:
-    """Put compute, transfers and data-parallel traffic on the nodes of `comm`.
+def _stage_costs(
+    stages: _Stages, work: _Work, data: DataParallelCosts, comm: CommPlan, zero_stage: int
+) -> tuple[StageCosts, FloatArray, FloatArray]:
+    """Put compute, transfers and data-parallel traffic on the nodes of `comm`; spreads of sends and optimizer.
 
     Traffic that runs beside compute takes a share of it (``1 - overlap``): from the backward that
     produces the gradients, and from every pass that a prefetched gather runs beside.
@@ -151,12 +155,13 @@ def _stage_costs(stages: _Stages, work: _Work, data: DataParallelCosts, comm: Co
     none = np.zeros_like(work.forward)
     reduced_beside = taken * data.reduce_s.mid if comm.reduce in ("bucketed", "each") else none
     gathered_beside = taken * data.unshard_s.mid if comm.prefetch > 0 and comm.unshard == "each" else none
-    onward, back = sends(priced, layouts, stages.rows, pp)
+    onward, back, sending = sends(priced, layouts, stages.rows, pp)
+    update = optimizer(priced, data)
 
     def cut(value: FloatArray) -> FloatArray:
         return np.repeat(value[..., None], k, axis=-1)
 
-    return StageCosts(
+    costs = StageCosts(
         forward_s=stages.forward_pieces(work.forward, k) + gathered_beside[..., None],
         backward_input_s=cut(work.backward_input / k + gathered_beside),
         backward_weight_s=cut(work.backward_weight / k),
@@ -165,12 +170,13 @@ def _stage_costs(stages: _Stages, work: _Work, data: DataParallelCosts, comm: Co
         send_backward_s=np.broadcast_to(back[:, :, None], none.shape),
         unshard_s=cut(data.unshard_s.mid),
         reduce_s=cut(data.reduce_s.mid),
-        optimizer_s=optimizer(priced, data),
+        optimizer_s=update.mid,
         gather_s=data.gather_s.mid,
         sync_s=sync(priced, layouts) + data_parallel_wait(priced, layouts, work.busy, stages.microbatches),
         tied_s=tied(priced, layouts, pp),
         step_s=np.full(len(layouts), float(priced.preset.step_s.value)),
     )
+    return costs, sending, np.broadcast_to(update.spread, update.mid.shape).max(axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +188,8 @@ class _Work:
     backward_weight: FloatArray
     parts: dict[str, FloatArray]
     hidden: dict[str, FloatArray]
-    spread: FloatArray
+    kernel_spread: FloatArray
+    comm_spread: FloatArray
     flops: FloatArray
 
     @property
@@ -233,16 +240,21 @@ class _Stages:
         parts["host"] = np.full(forward.shape[:2], host)
         waits = [self._waits(v) for v in (forward, backward_input, backward_weight)]
         self._blame(parts, sum(w.sum(axis=2) for w in waits))
-        spread = self.sum(lambda b: b.forward.spread_s + b.backward_input.spread_s + b.backward_weight.spread_s)
-        spread = (spread + self.rerun(lambda p: p.spread_s)).sum(axis=(1, 2))
+        kernels = self.whole(lambda p: p.spread_s)
+        collectives = self.whole(lambda p: p.comm_spread_s)
         flops = self.sum(lambda b: b.forward.flops + b.backward_input.flops + b.backward_weight.flops)
         flops = (flops + self.rerun(lambda p: p.flops)).sum(axis=2)
         forward, backward_input, backward_weight = (
             v + w for v, w in zip((forward, backward_input, backward_weight), waits, strict=True)
         )
         busy = (forward + backward_input + backward_weight).sum(axis=(1, 2))
-        relative = np.asarray(spread / np.maximum(busy, 1e-30))
-        return _Work(forward, backward_input, backward_weight, parts, hidden, relative, flops)
+        kernels, collectives = (v / np.maximum(busy, 1e-30) for v in (kernels, collectives))
+        return _Work(forward, backward_input, backward_weight, parts, hidden, kernels, collectives, flops)
+
+    def whole(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
+        """Of a micro-batch over all ranks, recomputation included: ndarray (b,)."""
+        passes = self.sum(lambda b: part(b.forward) + part(b.backward_input) + part(b.backward_weight))
+        return np.asarray((passes + self.rerun(part)).sum(axis=(1, 2)))
 
     def _waits(self, seconds: FloatArray) -> FloatArray:
         """What ranks that work in step wait for the slowest of them in every micro-batch.

@@ -89,6 +89,14 @@ class DataParallelCosts:
     gather_s: Estimate
     elements: FloatArray
 
+    @property
+    def spread(self) -> FloatArray:
+        """Relative spread of all of it, weighted by seconds: ndarray (n,)."""
+        parts = [(self.unshard_s, (1, 2)), (self.reduce_s, (1, 2)), (self.gather_s, (1,))]
+        seconds = sum((p.mid.sum(axis=axes) for p, axes in parts), start=np.zeros(len(self.elements)))
+        weighted = sum(((p.mid * p.spread).sum(axis=axes) for p, axes in parts), start=np.zeros(len(self.elements)))
+        return np.divide(weighted, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+
 
 def _wide(shape: GroupShape, ndim: int) -> GroupShape:
     """The same group shapes with `ndim` trailing axes, to broadcast over stages."""

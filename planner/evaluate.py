@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from planner.assemble import Group
 from planner.flops import FORMULA, hardware_flops, model_flops
+from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout
 from planner.memory import MemoryEstimate, verdict
 from planner.priced import PricedModel
@@ -21,17 +22,6 @@ from planner.simulate.maxplus import simulate, step_seconds
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Unexplained:
-    """Spread that no kernel residual covers: schedule jitter and what the model leaves out."""
-
-    relative: float = 0.03
-    source: str = "default: run-to-run spread of equal MLPerf submissions, 2-4 %"
-
-
-UNEXPLAINED = Unexplained()
 
 
 def bounds(group: Group, positions: IntArray | None = None) -> FloatArray:
@@ -70,9 +60,9 @@ def detail(
     layout = group.layouts.layout(position)
     microbatches = int(group.microbatches[position])
     dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, group.comm)
-    timing = simulate(dag, durations(dag, group.costs.take(np.asarray([position]))))
-    seconds = float(timing.step_s[0])
-    spread = float(group.spread[position]) + UNEXPLAINED.relative
+    costs = group.costs.take(np.asarray([position]))
+    timing = simulate(dag, durations(dag, costs))
+    low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(costs, group.spreads, position))))
     phases = _phases(group, position, microbatches, timeline.phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
     memory = [
@@ -87,7 +77,7 @@ def detail(
     tokens = workload.gbs * workload.seq_len
     lower = float(bounds(group, np.asarray([position]))[0])
     return Step(
-        step_s=Interval(seconds / (1.0 + spread), seconds, seconds * (1.0 + spread)),
+        step_s=Interval(low, seconds, high),
         lower_bound_s=lower,
         upper_bound_s=max(seconds, _serial_seconds(group, position, microbatches)),
         phases=phases,
@@ -167,7 +157,7 @@ def notes(priced: PricedModel, layout: Layout) -> list[str]:
     found = [
         f"framework preset {preset.name}: {preset.notes}",
         f"FLOPs: {FORMULA}",
-        f"interval: residuals of the kernel and collective laws plus {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
+        f"interval: each law at its residual, in quadrature with {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
     ]
     if any(layer.is_moe for layer in priced.model.layers):
         found.append("experts: tokens taken as balanced; no measured evidence for skewed routing")

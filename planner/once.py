@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import collectives, kernels
+from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
 from planner.data_parallel import DataParallelCosts
 from planner.layout import LayoutBatch
@@ -41,34 +42,39 @@ def _pair(nodes: int) -> GroupShape:
     return GroupShape(np.asarray(2 // nodes), np.asarray(nodes), np.asarray(1))
 
 
-def sends(priced: PricedModel, layouts: LayoutBatch, rows: IntArray, pp: int) -> tuple[FloatArray, FloatArray]:
+def sends(
+    priced: PricedModel, layouts: LayoutBatch, rows: IntArray, pp: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds to pass one micro-batch's boundary tensor to the next and to the previous rank.
 
     Returns
     -------
     forward, backward : ndarray (b, pp)
         Out of each rank; backward over the hop that leads into it.
+    spread : ndarray (b,)
+        Relative spread of these, the widest of a layout's hops.
     """
     if pp == 1:
-        return np.zeros((len(layouts), 1)), np.zeros((len(layouts), 1))
+        return np.zeros((len(layouts), 1)), np.zeros((len(layouts), 1)), np.zeros(len(layouts))
     cluster = priced.cluster
     boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
     shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
     sent = boundary / np.where(shares, layouts.tp, 1)
     crossing = _crossings(layouts, pp, cluster.gpus_per_node)
-    seconds = np.zeros(crossing.shape)
+    seconds, spread = np.zeros(crossing.shape), np.zeros(len(layouts))
     for nodes, chosen in ((1, ~crossing), (2, crossing)):
         if chosen.any():
-            one = collectives.seconds(cluster, "send_recv", sent, _pair(nodes)).mid
-            seconds = np.where(chosen, one[:, None], seconds)
+            one = collectives.seconds(cluster, "send_recv", sent, _pair(nodes))
+            seconds = np.where(chosen, one.mid[:, None], seconds)
+            spread = np.where(chosen.any(axis=1), np.maximum(spread, one.spread), spread)
     if shares.any():
         shape = layouts.group("tp", cluster.gpus_per_node)
         gathered = collectives.seconds(cluster, "all_gather", boundary, shape).mid
         seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
-    return seconds, np.roll(seconds, 1, axis=1)
+    return seconds, np.roll(seconds, 1, axis=1), spread
 
 
-def optimizer(priced: PricedModel, data: DataParallelCosts) -> FloatArray:
+def optimizer(priced: PricedModel, data: DataParallelCosts) -> Estimate:
     """Seconds of the optimizer on each rank's shard: ndarray (b, pp).
 
     Fused Adam reads the gradient, reads and writes main weight and two moments, and writes the
@@ -88,7 +94,7 @@ def optimizer(priced: PricedModel, data: DataParallelCosts) -> FloatArray:
     if priced.preset.clips_gradients:
         per += grad
     impl = "adamw" if priced.preset.fused_optimizer and states else ""
-    return (kernels.memory_seconds(priced.cluster.device, data.elements * per / launches, impl=impl) * launches).mid
+    return kernels.memory_seconds(priced.cluster.device, data.elements * per / launches, impl=impl) * launches
 
 
 def sync(priced: PricedModel, layouts: LayoutBatch) -> FloatArray:

@@ -36,8 +36,8 @@ class PassPrice:
         Exposed seconds by group.
     hidden_s : dict of str to ndarray (n,)
         Seconds of collectives that run beside compute, by group.
-    spread_s : ndarray (n,)
-        Sum of seconds times relative spread.
+    spread_s, comm_spread_s : ndarray (n,)
+        Sum of seconds times relative spread: of the kernels, and of exposed collectives.
     flops : ndarray (n,)
     skipped_s : ndarray (n,)
         Part of `compute_s` that the first micro-batch of a step does not run.
@@ -47,6 +47,7 @@ class PassPrice:
     comm_s: dict[str, FloatArray]
     hidden_s: dict[str, FloatArray]
     spread_s: FloatArray
+    comm_spread_s: FloatArray
     flops: FloatArray
     skipped_s: FloatArray
 
@@ -127,17 +128,17 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
 def _sum_pass(
     priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, shape: tuple[int, ...]
 ) -> PassPrice:
-    compute, spread, flops = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
     launches, skipped = np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     for p in priced:
         mid = p.seconds.mid
-        spread = spread + mid * p.seconds.spread
         count = np.asarray(p.op.count, dtype=np.float64)
         launches = launches + p.op.kernels * count
         if p.op.kind != "collective":
             compute = compute + mid
+            spread = spread + mid * p.seconds.spread
             if p.op.skips_first:
                 skipped = skipped + mid
             flops = flops + p.op.flops() * count
@@ -145,8 +146,9 @@ def _sum_pass(
         group = "ep" if p.op.group == "etp" else p.op.group
         exposed, behind = exposed_and_hidden(mid, named.get(p.op.behind), cluster)
         comm[group] = comm[group] + exposed
+        comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
-    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, flops, skipped)
+    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, comm_spread, flops, skipped)
 
 
 def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
