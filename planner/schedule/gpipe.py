@@ -36,3 +36,13 @@ class GPipe(Schedule):
         if faults := self.check(pp, microbatches, vpp):
             raise InputError(faults)
         return [microbatches] * pp
+
+    def held(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[tuple[int, ...]]]:
+        """One moment: everything in flight."""
+        return [[(count,)] for count in self.in_flight(pp, microbatches, vpp)]
+
+    def at_loss(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
+        """All micro-batches lie between the forward and the backward of the last stage."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [0] * (pp - 1) + [microbatches]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hwmodels.errors import Fault, InputError
+from hwmodels.errors import InputError
 from planner.schedule.base import Action, Kind, Schedule
 
 
@@ -59,21 +59,11 @@ class Interleaved1F1B(Schedule):
             found.append(sorted(moments))
         return found
 
-    def check(self, pp: int, microbatches: int, vpp: int = 1) -> list[Fault]:
-        """Faults of the degrees; here also micro-batches that are not whole rounds."""
-        found = super().check(pp, microbatches, vpp)
-        if pp > 0 and microbatches > 0 and microbatches % pp:
-            near = max(pp, round(microbatches / pp) * pp)
-            found.append(
-                Fault(
-                    f"{microbatches} micro-batches with pp={pp}",
-                    "",
-                    f"{self.name} runs micro-batches in rounds of pp",
-                    f"{near} micro-batches",
-                    "interleave-rounds",
-                )
-            )
-        return found
+    def at_loss(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
+        """The last rank alternates as soon as its last virtual stage has run once."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [0] * (pp - 1) + [1]
 
     def microbatch_multiple(self, pp: int) -> int:
         """Whole rounds of pp."""

@@ -36,6 +36,16 @@ class OneFOneB(Schedule):
             raise InputError(faults)
         return [min(pp - rank, microbatches) for rank in range(pp)]
 
+    def held(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[tuple[int, ...]]]:
+        """One moment: everything in flight."""
+        return [[(count,)] for count in self.in_flight(pp, microbatches, vpp)]
+
+    def at_loss(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
+        """The last stage runs a backward right after its forward."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return [0] * (pp - 1) + [1]
+
 
 def _rank_actions(rank: int, warmup: int, microbatches: int) -> list[Action]:
     order = [Action(rank, Kind.FORWARD, m) for m in range(warmup)]
