@@ -24,7 +24,7 @@ _COMPUTE = ("forward_s", "backward_input_s", "backward_weight_s")
 MOVES: dict[str, tuple[str, ...]] = {
     "kernels": _COMPUTE,
     "collectives": _COMPUTE,
-    "data_parallel": ("unshard_s", "reduce_s", "gather_s", "backward_sync_extra_s", "sync_s", "tied_s"),
+    "data_parallel": ("unshard_s", "reduce_s", "gather_s", "backward_sync_extra_s", "mirror_s", "sync_s", "tied_s"),
     "sends": ("send_forward_s", "send_backward_s"),
     "optimizer": ("optimizer_s",),
 }

@@ -27,7 +27,9 @@ def lower_bound(
       sends of a rank, each on its own stream.
 
     With equal stages and no communication this is the exact step time of GPipe, 1F1B and
-    interleaved 1F1B: (M*vpp + pp - 1)(f + b), f and b of one virtual stage.
+    interleaved 1F1B: (M*vpp + pp - 1)(f + b), f and b of one virtual stage. The two copies of a
+    bidirectional pipeline share ranks, so there a rank starts with the nearer chain and the chain out
+    of it is left out.
 
     Parameters
     ----------
@@ -42,12 +44,15 @@ def lower_bound(
     ndarray (B,)
         Never more than `planner.simulate.maxplus.step_seconds` (up to rounding).
     """
-    count = np.broadcast_to(np.asarray(microbatches, np.float64), (costs.batch,))
-    view = _Stages.of(get_schedule(schedule_name), pp, vpp, costs, comm)
+    schedule = get_schedule(schedule_name)
+    count = np.broadcast_to(np.asarray(microbatches, np.float64) / schedule.directions, (costs.batch,))
+    view = _Stages.of(schedule, pp, vpp, costs, comm)
     arrival = _arrival(view, costs, comm)
     busy = _busy(view, count, costs, comm)
     end = _compute_end(view, arrival, busy, count, comm)
     ready = np.maximum(end, _streams(view, arrival, end, count, costs, comm))
+    if schedule.directions > 1:
+        ready = np.maximum(ready, ready[:, ::-1]) + costs.mirror_s
     before_sync = ready.max(axis=1)
     first, last = view.rank[0], view.rank[-1]
     if comm.tied_embedding and first != last:
@@ -59,8 +64,13 @@ def lower_bound(
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """Costs by global virtual stage (B, S), buckets summed, sends to the same rank zero."""
+    """Costs by global virtual stage (B, S), buckets summed, sends to the same rank zero.
 
+    `starts` are the first stages of the copies of the pipeline, `lowest` the first stage of each rank
+    in each copy (copies, pp).
+    """
+
+    starts: tuple[int, ...]
     rank: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     lowest: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     pp: int
@@ -74,9 +84,11 @@ class _Stages:
     @classmethod
     def of(cls, schedule: Schedule, pp: int, vpp: int, costs: StageCosts, comm: CommPlan) -> _Stages:
         """Reorder (rank, chunk) to stages."""
-        rank = np.array([schedule.rank_of(s, pp) for s in range(pp * vpp)])
-        place = rank * vpp + [schedule.chunk_of(s, pp) for s in range(pp * vpp)]
-        far = rank[1:] != rank[:-1]
+        stages_all, length = range(schedule.n_stages(pp, vpp)), pp * vpp
+        rank = np.array([schedule.rank_of(s, pp) for s in stages_all])
+        place = rank * schedule.chunks(vpp) + [schedule.chunk_of(s, pp) for s in stages_all]
+        starts = tuple(stages_all[::length])
+        far = (rank[1:] != rank[:-1]) & (np.arange(1, len(rank)) % length != 0)
 
         def stages(values: FloatArray) -> FloatArray:
             return values.reshape(costs.batch, -1)[:, place]
@@ -84,8 +96,11 @@ class _Stages:
         extra = costs.backward_sync_extra_s if comm.reduce == "each" else np.zeros_like(costs.backward_sync_extra_s)
         weight = stages((costs.backward_weight_s + extra).sum(axis=3))
         chain = stages(costs.backward_input_s.sum(axis=3))
-        lowest = np.array([int(np.flatnonzero(rank == r)[0]) for r in range(pp)])
+        lowest = np.array(
+            [[a + int(np.flatnonzero(rank[a : a + length] == r)[0]) for r in range(pp)] for a in starts]
+        )
         return cls(
+            starts,
             rank,
             lowest,
             pp,
@@ -104,12 +119,14 @@ class _Stages:
 
 def _arrival(view: _Stages, costs: StageCosts, comm: CommPlan) -> FloatArray:
     """Earliest start of any compute on each stage (B, S)."""
+    # A forward needs those of the stages before it in its own copy.
     gathered = costs.step_s[:, None] + np.zeros(view.pp)
     if comm.unshard != "none":
         gathered = gathered + costs.unshard_s[:, :, :, 0].min(axis=2)
     arrival = np.empty_like(view.forward)
     at = costs.step_s
     for s in range(arrival.shape[1]):
+        at = costs.step_s if s in view.starts else at
         at = arrival[:, s] = np.maximum(at, gathered[:, view.rank[s]])
         at = at + view.forward[:, s] + view.send_forward[:, s]
     return arrival
@@ -139,18 +156,21 @@ def _compute_end(
     view: _Stages, arrival: FloatArray, busy: FloatArray, count: FloatArray, comm: CommPlan
 ) -> FloatArray:
     """Earliest end of each rank's share of the schedule, (B, pp), the last blocking send included."""
-    start = arrival[:, view.lowest]
+    start = arrival[:, view.lowest].min(axis=1)
     # The last backward of a rank comes after all its forwards; a W may come later still.
     last_chain = start + busy
     end = last_chain + count[:, None] * view.by_rank(view.weight)
-    top = int(view.lowest.max())
+    if len(view.starts) > 1:  # which copy has the last backward of a rank is not known
+        return end
+    lowest = view.lowest[0]
+    top = int(lowest.max())
     carry = np.zeros(len(count))
     for s in range(top, -1, -1):
         r = int(view.rank[s])
         if s < top:
             carry = carry + view.chain[:, s]
             carry = carry + (view.send_backward[:, s] if comm.p2p_blocking else view.send_backward[:, s + 1])
-        if view.lowest[r] == s:
+        if lowest[r] == s:
             carry = np.maximum(carry, last_chain[:, r])
         end[:, r] = np.maximum(end[:, r], carry + view.weight[:, s])
     return end
@@ -163,7 +183,7 @@ def _streams(
     ready: FloatArray = end
     if not comm.p2p_blocking:
         sends = count[:, None] * view.by_rank(view.send_forward + view.send_backward)
-        ready = np.maximum(ready, arrival[:, view.lowest] + sends)
+        ready = np.maximum(ready, arrival[:, view.lowest].min(axis=1) + sends)
     if comm.unshard != "none":
         after = 0.0
         if comm.unshard == "each":  # the last gather is for bucket 0 of some backward
@@ -179,8 +199,10 @@ def _streams(
     if comm.reduce == "end":
         return _later(ready, computed + total)
     back = np.empty_like(view.chain)  # earliest start of a backward on each stage
-    at = arrival[:, -1] + view.forward[:, -1]
+    at = np.zeros(len(count))
     for s in range(back.shape[1] - 1, -1, -1):
+        if s + 1 in (*view.starts, back.shape[1]):
+            at = arrival[:, s] + view.forward[:, s]
         back[:, s] = at
         at = at + view.chain[:, s] + view.send_backward[:, s]
     first = np.stack([back[:, view.rank == r].min(axis=1) for r in range(view.pp)], axis=1)

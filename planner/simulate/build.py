@@ -33,7 +33,8 @@ class Builder:
     def __init__(self, schedule_name: str, pp: int, microbatches: int, vpp: int, comm: CommPlan) -> None:
         self.schedule = get_schedule(schedule_name)
         self.pp, self.microbatches, self.vpp, self.comm = pp, microbatches, vpp, comm
-        self.slots = SlotTable(pp, vpp, comm.buckets)
+        self.length, chunks = pp * vpp, self.schedule.chunks(vpp)
+        self.slots = SlotTable(pp, chunks, comm.buckets)
         self._n = 0
         self._nodes: dict[str, list[IntArray]] = {name: [] for name in _FIELDS}
         self._edges: list[tuple[IntArray, IntArray]] = []
@@ -43,10 +44,12 @@ class Builder:
         self.a_stage = np.fromiter((a.stage for a in flat), np.int64, len(flat))
         self.a_microbatch = np.fromiter((a.microbatch for a in flat), np.int64, len(flat))
         self.a_kind = np.fromiter((_KIND[a.kind] for a in flat), np.int64, len(flat))
-        n_stages = pp * vpp
+        n_stages = self.schedule.n_stages(pp, vpp)
         self.rank_of = np.array([self.schedule.rank_of(s, pp) for s in range(n_stages)], np.int64)
         # Index of (rank, chunk) in the duration vector, for each stage.
-        self.place = self.rank_of * vpp + [self.schedule.chunk_of(s, pp) for s in range(n_stages)]
+        self.place = self.rank_of * chunks + [self.schedule.chunk_of(s, pp) for s in range(n_stages)]
+        # Each copy of the pipeline has an end of its own, where nothing comes from or goes on.
+        self.enters, self.leaves = (self.a_stage % self.length == end for end in (0, self.length - 1))
         self._link_actions()
         self._classify()
 
@@ -62,11 +65,12 @@ class Builder:
         row, stage, own = np.where(forward, 0, np.where(weight, 2, 1)), self.a_stage + 1, np.arange(len(forward))
         table[row, stage, self.a_microbatch] = own
         self.producer = table[row, np.where(forward, stage - 1, stage + 1), self.a_microbatch]
+        self.producer[np.where(forward, self.enters, self.leaves)] = -1
         self.producer[weight] = table[1, stage, self.a_microbatch][weight]
         forward_of = table[0, stage, self.a_microbatch]
         near = self.a_rank[self.producer] == self.a_rank
         late = ((self.producer > own) & near) | (forward_of > own) | (forward_of < 0)
-        ends = np.where(forward, self.a_stage == 0, (self.a_stage == n_stages - 1) & ~weight)
+        ends = np.where(forward, self.enters, self.leaves & ~weight)
         if np.any(late | (~ends & (self.producer < 0))):
             raise self._deadlock()
 
@@ -86,9 +90,9 @@ class Builder:
         backward = (kind == NodeKind.B) | (kind == NodeKind.I)
         grad = (kind == NodeKind.B) | (kind == NodeKind.W)
         n_stages = len(self.rank_of)
-        # Padding makes the outside of the pipeline look like the same rank: nothing to send.
         ranks = np.concatenate([self.rank_of[:1], self.rank_of, self.rank_of[-1:]])
-        next_far, prev_far = ranks[stage + 2] != self.a_rank, ranks[stage] != self.a_rank
+        next_far = (ranks[stage + 2] != self.a_rank) & ~self.leaves
+        prev_far = (ranks[stage] != self.a_rank) & ~self.enters
         self.sends = (forward & next_far) | (backward & prev_far)
         self.receives = (forward & prev_far) | (backward & next_far)
         last_of = np.zeros(n_stages, np.int64)
@@ -138,13 +142,12 @@ class Builder:
         self._edge(nodes[:-1][same], nodes[1:][same])
 
     def _add_compute(self) -> None:
-        """Compute streams, laid out rank by rank: STEP, actions (and blocking sends), TIED, SYNC, OPTIMIZER."""
+        """Compute streams, laid out rank by rank: STEP, actions (and blocking sends), MIRROR or TIED, SYNC, OPTIMIZER."""
         pp, comm = self.pp, self.comm
         pieces = np.where(self.split, comm.buckets, 1)
         block = pieces + (self.sends & comm.p2p_blocking)
-        ends = (int(self.rank_of[0]), int(self.rank_of[-1]))
-        self.tied_ranks = ends if comm.tied_embedding and ends[0] != ends[1] else ()
-        tail = np.full(pp, 2) + np.isin(np.arange(pp), self.tied_ranks)
+        paired = self._pairs()
+        tail = 2 + (self.partner >= 0)
         per_rank = np.bincount(self.a_rank, weights=block, minlength=pp).astype(np.int64)
         base = np.concatenate([[0], np.cumsum(1 + per_rank + tail)])
         before = np.concatenate([[0], np.cumsum(block)])[:-1]
@@ -158,18 +161,32 @@ class Builder:
         if comm.p2p_blocking:
             self._fill_sends(field, self.last[self.sends] + 1)
         self.step_node, self.optimizer_node = base[:-1], base[1:] - 1
-        self.sync_node, self.tied_node = base[1:] - 2, base[1:] - 3
+        self.sync_node, self.pair_node = base[1:] - 2, base[1:] - 3
         self.before_tail = base[1:] - 1 - tail  # last node that belongs to the schedule
-        tied = self.tied_node[list(self.tied_ranks)]
+        mirror = self.schedule.directions > 1
         for nodes, kind, slot in (
             (self.step_node, NodeKind.STEP, self.slots.offset("step")),
-            (tied, NodeKind.TIED, self.slots.offset("tied")),
+            (self.pair_node[paired], NodeKind.MIRROR if mirror else NodeKind.TIED,
+             self.slots.offset("mirror") + paired if mirror else self.slots.offset("tied")),
             (self.sync_node, NodeKind.SYNC, self.slots.offset("sync")),
             (self.optimizer_node, NodeKind.OPTIMIZER, self.slots.offset("optimizer") + np.arange(pp)),
         ):
             field["kind"][nodes] = kind
             field["slot"][nodes] = slot
         self._chain(self._add(n, **field), field["rank"])
+
+    def _pairs(self) -> IntArray:
+        """Ranks that reduce something with another one before SYNC; `partner` says with which (-1: none).
+
+        The two that hold a tied embedding, or the mirror ranks of a bidirectional pipeline.
+        """
+        self.partner = np.full(self.pp, -1)
+        first, last = int(self.rank_of[0]), int(self.rank_of[-1])
+        if self.schedule.directions > 1:
+            self.partner = np.arange(self.pp)[::-1].copy()
+        elif self.comm.tied_embedding and first != last:
+            self.partner[[first, last]] = last, first
+        return np.flatnonzero(self.partner >= 0)
 
     def _fill_actions(self, field: dict[str, IntArray], pieces: IntArray) -> None:
         action = np.repeat(np.arange(len(pieces)), pieces)
@@ -273,12 +290,13 @@ class Builder:
         self.last_reduce[rank] = nodes
 
     def _add_end(self) -> None:
-        """What TIED and SYNC wait for on other streams and ranks; GATHER."""
+        """What MIRROR, TIED and SYNC wait for on other streams and ranks; GATHER."""
         reductions = self.last_reduce[self.last_reduce >= 0]
-        for own, far in (self.tied_ranks, self.tied_ranks[::-1]) if self.tied_ranks else ():
+        for own in np.flatnonzero(self.partner >= 0).tolist():
+            far = self.partner[own]
             waits = np.array([self.before_tail[far], self.last_reduce[own], self.last_reduce[far]])
             waits = waits[waits >= 0]
-            self._edge(waits, np.full(len(waits), self.tied_node[own]))
+            self._edge(waits, np.full(len(waits), self.pair_node[own]))
         waits = np.concatenate([self.sync_node - 1, reductions])
         source, target = np.tile(waits, self.pp), np.repeat(self.sync_node, len(waits))
         keep = source != target - 1  # the stream's own order has that edge already

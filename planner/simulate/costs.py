@@ -60,7 +60,8 @@ class CommPlan:
 class StageCosts:
     """Seconds of every kind of node, for B candidates.
 
-    Shapes: B candidates, pp ranks, vpp chunks (virtual stages of a rank), K buckets.
+    Shapes: B candidates, pp ranks, vpp chunks (virtual stages of a rank, both copies of a
+    bidirectional pipeline), K buckets.
 
     Attributes
     ----------
@@ -77,6 +78,8 @@ class StageCosts:
         One gather / one reduction of a bucket.
     optimizer_s, gather_s : ndarray (B, pp)
         Optimizer step of a rank; parameter all-gather after it.
+    mirror_s : ndarray (B, pp)
+        Gradient all-reduce of a rank with its mirror rank (bidirectional schedules only).
     sync_s : ndarray (B,)
         Collective over the world between gradients and optimizer (gradient norm, finite check).
     tied_s : ndarray (B,)
@@ -95,6 +98,7 @@ class StageCosts:
     reduce_s: FloatArray
     optimizer_s: FloatArray
     gather_s: FloatArray
+    mirror_s: FloatArray
     sync_s: FloatArray
     tied_s: FloatArray
     step_s: FloatArray

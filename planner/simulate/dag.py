@@ -45,7 +45,7 @@ def build_dag(schedule_name: str, pp: int, microbatches: int, vpp: int, comm: Co
     compute that needs it; a gather before its compute, and after the compute stream has reached
     the use `comm.prefetch` places earlier; a reduction after the compute that made its gradient
     (``end``: after the last backward of the rank); TIED after the compute and reductions of the
-    first and the last rank; SYNC after everything of every rank.
+    first and the last rank, MIRROR after those of a rank and its mirror; SYNC after everything of every rank.
 
     Parameters
     ----------

@@ -98,6 +98,9 @@ def _node_seconds(
         for kind in _COLLECTIVE:
             of = np.flatnonzero(dag.kind == kind)
             normal[of] = normal[of[:1]]
+        of = np.flatnonzero(dag.kind == NodeKind.MIRROR)
+        mirror = of[np.argsort(dag.rank[of])]
+        normal[mirror] = normal[mirror[np.minimum(np.arange(len(of)), np.arange(len(of))[::-1])]]
         # exp(-sigma^2/2 + sigma N) has mean 1.
         seconds = seconds * np.exp(jitter * normal - jitter**2 / 2)
     for rank, factor in stragglers.items():

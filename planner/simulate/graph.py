@@ -5,7 +5,7 @@ A `Dag` is topology only; its nodes point into a flat vector of durations (`Slot
 Streams of a rank, each first in, first out:
 
 ===========  =====================================================================
-``compute``  STEP, the actions of the schedule, blocking sends, TIED, SYNC, OPTIMIZER
+``compute``  STEP, the actions of the schedule, blocking sends, MIRROR or TIED, SYNC, OPTIMIZER
 ``pp``       sends that do not block
 ``dp_ag``    UNSHARD in the order of use, GATHER
 ``dp_rs``    REDUCE_GRAD in the order in which gradients appear
@@ -51,6 +51,7 @@ class NodeKind(IntEnum):
     SYNC = 13
     OPTIMIZER = 14
     GATHER = 15
+    MIRROR = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from planner.simulate.costs import FloatArray, StageCosts
 _COMPUTE = ("forward", "backward", "input", "weight")
 _PER_BUCKET = (*_COMPUTE, "backward_sync", "weight_sync", "unshard", "reduce")
 _PER_CHUNK = (*(f"{name}_sum" for name in _COMPUTE), "send_forward", "send_backward")
-_PER_RANK = ("optimizer", "gather")
+_PER_RANK = ("optimizer", "gather", "mirror")
 _SCALAR = ("zero", "sync", "tied", "step")
 
 
@@ -29,6 +29,7 @@ class SlotTable:
     Attributes
     ----------
     pp, vpp, buckets : int
+        `vpp` counts the virtual stages of a rank (both copies of a bidirectional pipeline).
     """
 
     pp: int
@@ -77,7 +78,7 @@ class SlotTable:
         compute = (costs.forward_s, backward, costs.backward_input_s, costs.backward_weight_s)
         batch = costs.batch
         parts: list[FloatArray] = [np.zeros(batch), costs.sync_s, costs.tied_s, costs.step_s]
-        parts += [costs.optimizer_s, costs.gather_s]
+        parts += [costs.optimizer_s, costs.gather_s, costs.mirror_s]
         parts += [value.sum(axis=3) for value in compute] + [costs.send_forward_s, costs.send_backward_s]
         parts += [*compute, backward + extra, costs.backward_weight_s + extra, costs.unshard_s, costs.reduce_s]
         return np.concatenate([np.reshape(part, (batch, -1)) for part in parts], axis=1)
@@ -88,7 +89,7 @@ class SlotTable:
         per_bucket = (*chunk, self.buckets)
         expected: dict[str, tuple[int, ...]] = dict.fromkeys((*compute, "unshard_s", "reduce_s"), per_bucket)
         expected |= dict.fromkeys(("send_forward_s", "send_backward_s"), chunk)
-        expected |= dict.fromkeys(("optimizer_s", "gather_s"), chunk[:2])
+        expected |= dict.fromkeys(("optimizer_s", "gather_s", "mirror_s"), chunk[:2])
         expected |= dict.fromkeys(("sync_s", "tied_s", "step_s"), chunk[:1])
         faults = [
             Fault(f"shape {np.shape(getattr(costs, name))}", f"StageCosts.{name}", "", f"shape {shape}")

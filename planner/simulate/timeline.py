@@ -6,7 +6,7 @@ node belongs to the node's phase. A gap before a node belongs to what the node w
 - before an action, until its data has arrived: ``pp_comm`` while the transfer to it was running,
   ``bubble`` before that (the neighbour was still computing, or sending something else);
 - before an action, after its data has arrived: ``dp_comm`` (a gather was late);
-- before TIED or SYNC, until the last rank that it waits for has finished its actions: ``dp_comm``
+- before MIRROR, TIED or SYNC, until the last rank that it waits for has finished its actions: ``dp_comm``
   while the rank's own reductions ran, else ``bubble``; after that ``dp_comm``, since only
   reductions are left to wait for;
 - after the optimizer: ``dp_comm`` while the rank's own gather ran, else ``bubble``.
@@ -29,6 +29,7 @@ PHASE_OF: dict[NodeKind, str] = {
     NodeKind.SEND_F: "pp_comm",
     NodeKind.SEND_B: "pp_comm",
     NodeKind.TIED: "dp_comm",
+    NodeKind.MIRROR: "dp_comm",
     NodeKind.SYNC: "dp_comm",
     NodeKind.OPTIMIZER: "optimizer",
     NodeKind.STEP: "host",
@@ -141,6 +142,7 @@ def phases(dag: Dag, timing: Timing, candidate: int = 0) -> list[dict[str, float
     acted = [_last_action_end(dag, end, rank) for rank in range(dag.pp)]
     tied = [int(rank) for rank in dag.rank[dag.kind == NodeKind.TIED]]
     finished = {NodeKind.SYNC: max(acted), NodeKind.TIED: max((acted[rank] for rank in tied), default=0.0)}
+    mirrored = [max(acted[rank], acted[-1 - rank]) for rank in range(dag.pp)]
     found = []
     for rank in range(dag.pp):
         nodes = dag.stream_nodes(rank, COMPUTE)
@@ -152,8 +154,9 @@ def phases(dag: Dag, timing: Timing, candidate: int = 0) -> list[dict[str, float
         before = np.concatenate([[0.0], end[nodes][:-1]])
         action = np.isin(kind, _ACTIONS)
         _split_action_gaps(share, before[action], begun[action], send_of[nodes][action], start, end)
-        for i in np.flatnonzero((kind == NodeKind.TIED) | (kind == NodeKind.SYNC)).tolist():
-            apart = float(np.clip(finished[NodeKind(int(kind[i]))], before[i], begun[i]))
+        for i in np.flatnonzero(np.isin(kind, (NodeKind.MIRROR, NodeKind.TIED, NodeKind.SYNC))).tolist():
+            meant = mirrored[rank] if kind[i] == NodeKind.MIRROR else finished[NodeKind(int(kind[i]))]
+            apart = float(np.clip(meant, before[i], begun[i]))
             reducing = _overlap(dag.stream_nodes(rank, DP_RS), start, end, before[i], apart)
             share["dp_comm"] += reducing + float(begun[i]) - apart
             share["bubble"] += apart - float(before[i]) - reducing

@@ -18,7 +18,7 @@ def costs_of(
     """Costs that are the named ones everywhere and else zero; drawn where there is a seed."""
     shapes: dict[str, tuple[int, ...]] = dict.fromkeys((f.name for f in fields(StageCosts)), (batch, pp, vpp, buckets))
     shapes |= dict.fromkeys(("send_forward_s", "send_backward_s"), (batch, pp, vpp))
-    shapes |= dict.fromkeys(("optimizer_s", "gather_s"), (batch, pp))
+    shapes |= dict.fromkeys(("optimizer_s", "gather_s", "mirror_s"), (batch, pp))
     shapes |= dict.fromkeys(("sync_s", "tied_s", "step_s"), (batch,))
     if seed is None:
         return StageCosts(**{name: np.full(shape, given_s.get(name, 0.0)) for name, shape in shapes.items()})
@@ -45,15 +45,22 @@ plans = st.builds(
 def degrees(draw: st.DrawFn) -> tuple[str, int, int, int]:
     """Name, pp, micro-batches and vpp that some registered schedule accepts."""
     name = draw(st.sampled_from(names()))
-    pp = draw(st.integers(1, 5))
-    vpp = draw(st.integers(2, 3)) if get(name).interleaved else 1
-    multiple = get(name).microbatch_multiple(pp)
-    return name, pp, multiple * draw(st.integers(1, max(1, 10 // multiple))), vpp
+    schedule = get(name)
+    pp = schedule.pp_multiple * draw(st.integers(1, 5 // schedule.pp_multiple))
+    vpp = schedule.vpp_only or (draw(st.integers(2, 3)) if schedule.interleaved else 1)
+    multiple = schedule.microbatch_multiple(pp)
+    least = -(-schedule.least_microbatches(pp) // multiple)
+    return name, pp, multiple * draw(st.integers(least, max(least + 1, 10 // multiple))), vpp
+
+
+def chunks_of(case: tuple[str, int, int, int]) -> int:
+    """Virtual stages of a rank: the third axis of its costs."""
+    return get(case[0]).chunks(case[3])
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Dag, StageCosts]:
     """A DAG and random costs of two candidates."""
     case, plan = draw(degrees()), draw(plans)
-    costs = costs_of(case[1], case[3], plan.buckets, 2, seed=draw(st.integers(0, 2**32 - 1)))
+    costs = costs_of(case[1], chunks_of(case), plan.buckets, 2, seed=draw(st.integers(0, 2**32 - 1)))
     return build_dag(*case, plan), costs

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulate_cases import costs_of, degrees, plans
+from simulate_cases import chunks_of, costs_of, degrees, plans
 
 from hwmodels.errors import InputError
 from planner.schedule import Action, Kind, get
@@ -22,7 +22,8 @@ from planner.simulate.maxplus import lower_bound, simulate, step_seconds
 def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPlan, costs: StageCosts) -> float:
     """Step time of candidate 0 from the words of costs.py alone: named tasks, queues, no arrays, no DAG."""
     schedule = get(name)
-    place = {s: (schedule.rank_of(s, pp), schedule.chunk_of(s, pp)) for s in range(pp * vpp)}
+    stages, of_copy = range(schedule.n_stages(pp, vpp)), pp * vpp
+    place = {s: (schedule.rank_of(s, pp), schedule.chunk_of(s, pp)) for s in stages}
     queues: dict[tuple[int, str], list[tuple]] = {(r, q): [] for r in range(pp) for q in ("c", "p", "g", "r")}
     needs: dict[tuple, list[tuple]] = {}
     length: dict[tuple, float] = {}
@@ -30,6 +31,11 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
     def put(rank: int, queue: str, task: tuple, seconds: float, after: list[tuple]) -> None:
         queues[rank, queue].append(task)
         needs[task], length[task] = after, float(seconds)
+
+    def neighbour(stage: int, step: int) -> int:
+        """The stage before or after in the same copy of the pipeline; -1 for none."""
+        there = stage + step
+        return there if there // of_copy == stage // of_copy else -1
 
     lists = schedule.actions(pp, microbatches, vpp)
     for r, order in enumerate(lists):
@@ -52,12 +58,12 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
                 Kind.BACKWARD_INPUT: costs.backward_input_s,
                 Kind.BACKWARD_WEIGHT: costs.backward_weight_s,
             }[a.kind][0, r, c]
-            source = a.stage - 1 if is_forward else a.stage + 1
+            source = neighbour(a.stage, -1 if is_forward else 1)
             for i, k in enumerate(ks):
                 task = (str(a), k)
                 after: list[tuple] = []
                 if i == 0 and a.kind is not Kind.BACKWARD_WEIGHT and source in place and place[source][0] != r:
-                    after.append(("send", f"{source}{a.kind.value}{a.microbatch}"))
+                    after += [("send", source, is_forward, a.microbatch)]
                 use = (a.stage, k) if plan.unshard == "once" else (str(a), k)
                 if plan.unshard != "none" and a.kind is not Kind.BACKWARD_WEIGHT and use not in gathered:
                     gathered.add(use)
@@ -73,17 +79,22 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
             if plan.reduce == "end" and grad and final[a.stage] == a:
                 late += [("reduce", str(a), k) for k in ks]
                 length |= {("reduce", str(a), k): float(costs.reduce_s[0, r, c, k]) for k in ks}
-            target = a.stage + 1 if is_forward else a.stage - 1
+            target = neighbour(a.stage, 1 if is_forward else -1)
             if a.kind is not Kind.BACKWARD_WEIGHT and target in place and place[target][0] != r:
                 send = costs.send_forward_s if is_forward else costs.send_backward_s
                 last = queues[r, "c"][-1]
-                put(r, "c" if plan.p2p_blocking else "p", ("send", str(a)), send[0, r, c], [last])
+                sent = ("send", a.stage, is_forward, a.microbatch)
+                put(r, "c" if plan.p2p_blocking else "p", sent, send[0, r, c], [last])
         last_compute = [t for t in queues[r, "c"] if t[0] not in ("send", "step")][-1]
         for task in late:
             put(r, "r", task, length[task], [last_compute])
     own = {r: [*queues[r, "c"][-1:], *queues[r, "r"][-1:]] for r in range(pp)}
-    first, last_rank = place[0][0], place[pp * vpp - 1][0]
+    first, last_rank = place[0][0], place[stages[-1]][0]
     everything = [t for tasks in own.values() for t in tasks]
+    if schedule.directions > 1:
+        for r in range(pp):
+            put(r, "c", ("mirror", r), costs.mirror_s[0, r], own[r] + own[pp - 1 - r])
+            everything.append(("mirror", r))
     if plan.tied_embedding and first != last_rank:
         for r in (first, last_rank):
             put(r, "c", ("tied", r), costs.tied_s[0], own[first] + own[last_rank])
@@ -109,7 +120,7 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
 @settings(deadline=None, max_examples=120)
 def test_equals_an_engine_without_a_dag(case: tuple[str, int, int, int], plan: CommPlan, seed: int) -> None:
     name, pp, microbatches, vpp = case
-    costs = costs_of(pp, vpp, plan.buckets, 2, seed=seed)
+    costs = costs_of(pp, chunks_of(case), plan.buckets, 2, seed=seed)
     dag = build_dag(name, pp, microbatches, vpp, plan)
     timing = simulate(dag, durations(dag, costs))
     for b in range(2):
@@ -122,7 +133,7 @@ def test_equals_an_engine_without_a_dag(case: tuple[str, int, int, int], plan: C
 @settings(deadline=None, max_examples=150)
 def test_bound_is_below_the_exact_time(case: tuple[str, int, int, int], plan: CommPlan, seed: int) -> None:
     name, pp, microbatches, vpp = case
-    costs = costs_of(pp, vpp, plan.buckets, 4, seed=seed)
+    costs = costs_of(pp, chunks_of(case), plan.buckets, 4, seed=seed)
     dag = build_dag(name, pp, microbatches, vpp, plan)
     exact = step_seconds(dag, durations(dag, costs))
     bound = lower_bound(name, pp, np.full(4, microbatches), vpp, costs, plan)
@@ -237,6 +248,21 @@ def test_the_end_of_the_step() -> None:
     assert _ends(("1f1b", 2, 1, 1), replace(plan, reduce="bucketed"), costs)[1] == 33.5
 
 
+def test_mirror_ranks_reduce_before_the_optimizer() -> None:
+    """DualPipe, pp=2, M=4, F=I=W=1: neither rank waits, 4 micro-batches of 3 units, then the mirror reduction 5.
+
+    With reductions of 2 after the last weight gradient of each stage: rank 0 ends with 3B3 (at 10) 0I1 (11)
+    0W1 (12), so stage 3 is reduced 10-12 and stage 0 12-14; rank 1 is its mirror image.
+    """
+    times = {"forward_s": 1.0, "backward_input_s": 1.0, "backward_weight_s": 1.0, "mirror_s": 5.0, "sync_s": 0.5}
+    at, step = _ends(("dualpipe", 2, 4, 1), CommPlan(), costs_of(2, 2, **times))
+    assert at["MIRROR", 0, -1] == at["MIRROR", 1, -1] == (12.0, 17.0)
+    assert step == 17.5
+    at, step = _ends(("dualpipe", 2, 4, 1), CommPlan(reduce="bucketed"), costs_of(2, 2, reduce_s=2.0, **times))
+    assert at["MIRROR", 0, -1] == at["MIRROR", 1, -1] == (14.0, 19.0)
+    assert step == 19.5
+
+
 def test_gather_once_and_reduce_each_count() -> None:
     """Two stages a rank, 4 micro-batches, 3 buckets: 2*3 gathers once, 2*3*(4+4) each; 2*3*4 reductions each."""
     once = build_dag("interleaved-1f1b", 2, 4, 2, CommPlan(3, "once", 1, "each"))
@@ -284,7 +310,7 @@ def test_wrong_shapes_and_plans_are_all_named() -> None:
     dag = build_dag("1f1b", 2, 2, 1, CommPlan(2, reduce="end"))
     with pytest.raises(InputError) as caught:
         durations(dag, costs_of(3, 1, 2))
-    assert len(caught.value.faults) == 10  # all but the three of shape (B,)
+    assert len(caught.value.faults) == 11  # all but the three of shape (B,)
     with pytest.raises(InputError) as caught:
         build_dag("1f1b", 2, 2, 1, CommPlan(0, "sometimes", -1, "never"))  # type: ignore[arg-type]
     assert len(caught.value.faults) == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulate_cases import costs_of, runs
+from simulate_cases import chunks_of, costs_of, runs
 
 from planner.results import PHASES, TimelineEvent
 from planner.simulate.costs import CommPlan, StageCosts
@@ -18,7 +18,7 @@ from planner.simulate.timing import Timing
 
 def timed(args: tuple[str, int, int, int], plan: CommPlan, **given_s: float) -> tuple[Dag, Timing]:
     dag = build_dag(*args, plan)
-    return dag, simulate(dag, durations(dag, costs_of(args[1], args[3], plan.buckets, **given_s)))
+    return dag, simulate(dag, durations(dag, costs_of(args[1], chunks_of(args), plan.buckets, **given_s)))
 
 
 def _split(**seconds: float) -> dict[str, float]:
