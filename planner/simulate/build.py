@@ -142,7 +142,7 @@ class Builder:
         self._edge(nodes[:-1][same], nodes[1:][same])
 
     def _add_compute(self) -> None:
-        """Compute streams, laid out rank by rank: STEP, actions (and blocking sends), MIRROR or TIED, SYNC, OPTIMIZER."""
+        """Compute streams, rank by rank: STEP, actions (and blocking sends), MIRROR or TIED, SYNC, OPTIMIZER."""
         pp, comm = self.pp, self.comm
         pieces = np.where(self.split, comm.buckets, 1)
         block = pieces + (self.sends & comm.p2p_blocking)
