@@ -20,6 +20,7 @@ from planner.memory import MemoryEstimate, memory
 from planner.once import data_parallel_wait, optimizer, sends, sync, tied
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
 from planner.priced import PricedModel
+from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.stages import over_stages
 from planner.workload.lower import Lowered
@@ -92,6 +93,7 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
             pick(b.saved_full_bytes),
             pick(b.logits_bytes),
             pick(b.logits_grad_bytes),
+            pick(b.weight_bytes),
         )
 
     low = priced.lowered
@@ -155,7 +157,7 @@ def _stage_costs(
     none = np.zeros_like(work.forward)
     reduced_beside = taken * data.reduce_s.mid if comm.reduce in ("bucketed", "each") else none
     gathered_beside = taken * data.unshard_s.mid if comm.prefetch > 0 and comm.unshard == "each" else none
-    onward, back, sending = sends(priced, layouts, stages.rows, pp)
+    onward, back, sending = sends(priced, layouts, stages.rows, pp, stages.vpp, stages.schedule)
     update = optimizer(priced, data)
 
     def cut(value: FloatArray) -> FloatArray:
@@ -166,12 +168,13 @@ def _stage_costs(
         backward_input_s=cut(work.backward_input / k + gathered_beside),
         backward_weight_s=cut(work.backward_weight / k),
         backward_sync_extra_s=cut(reduced_beside),
-        send_forward_s=np.broadcast_to(onward[:, :, None], none.shape),
-        send_backward_s=np.broadcast_to(back[:, :, None], none.shape),
+        send_forward_s=onward,
+        send_backward_s=back,
         unshard_s=cut(data.unshard_s.mid),
         reduce_s=cut(data.reduce_s.mid),
         optimizer_s=update.mid,
         gather_s=data.gather_s.mid,
+        mirror_s=data.mirror_s.mid,
         sync_s=sync(priced, layouts) + data_parallel_wait(priced, layouts, work.busy, stages.microbatches),
         tied_s=tied(priced, layouts, pp),
         step_s=np.full(len(layouts), float(priced.preset.step_s.value)),
@@ -181,7 +184,12 @@ def _stage_costs(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """Compute of the virtual stages for one micro-batch: (b, pp, vpp), the rest as in `Group`."""
+    """Compute of the virtual stages for one micro-batch: (b, pp, chunks), the rest as in `Group`.
+
+    A rank with two copies of the pipeline runs half of the micro-batches on each: `copies` is 2.
+    """
+
+    copies: int
 
     forward: FloatArray
     backward_input: FloatArray
@@ -195,7 +203,8 @@ class _Work:
     @property
     def busy(self) -> FloatArray:
         """Seconds a micro-batch of each rank: ndarray (b, pp)."""
-        return np.asarray((self.forward + self.backward_input + self.backward_weight).sum(axis=2))
+        whole = (self.forward + self.backward_input + self.backward_weight).sum(axis=2)
+        return np.asarray(whole / self.copies)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,14 +224,18 @@ class _Stages:
         return self.layouts.microbatches(self.priced.workload.gbs)
 
     def sum(self, value: Callable[[BlockPrice], FloatArray]) -> FloatArray:
-        """Of what each virtual stage holds: ndarray (b, pp, vpp)."""
+        """Of what each virtual stage holds: ndarray (b, pp, chunks)."""
         p, rows = self.priced, self.rows
         layers = [value(b)[rows] for b in p.layers]
         ends = value(p.embedding)[rows], value(p.head)[rows]
-        return over_stages(p.model, self.pp, self.vpp, self.schedule, layers, *ends)
+        return over_stages(p.model, self.pp, self.vpp, self.schedule, self.layouts.split, layers, *ends)
+
+    def by_rank(self, value: FloatArray) -> FloatArray:
+        """Per micro-batch of a rank: the sum of its virtual stages, each copy of a pipeline taking its share."""
+        return np.asarray(value.sum(axis=2) / get_schedule(self.schedule).directions)
 
     def rerun(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
-        """Of what recomputation runs again under each layout's policy: ndarray (b, pp, vpp)."""
+        """Of what recomputation runs again under each layout's policy: ndarray (b, pp, chunks)."""
         full, selective = (np.reshape(self.layouts.recompute == i, (-1, 1, 1)) for i in (2, 1))
         return np.asarray(
             self.sum(lambda b: part(b.rerun_full)) * full + self.sum(lambda b: part(b.rerun_selective)) * selective
@@ -230,26 +243,50 @@ class _Stages:
 
     def work(self) -> _Work:
         """Seconds, their split by phase, spread and FLOPs of one micro-batch."""
-        host = float(self.priced.preset.microbatch_s.value)
+        plan, host = get_schedule(self.schedule), float(self.priced.preset.microbatch_s.value)
         forward = self.sum(lambda b: b.forward.total_s) + host / self.vpp
         backward_input = self.sum(lambda b: b.backward_input.total_s) + self.rerun(lambda p: p.total_s)
-        skipped = self.sum(lambda b: b.backward_weight.skipped_s) / self.microbatches[:, None, None]
+        skipped = self.sum(lambda b: b.backward_weight.skipped_s) * plan.directions / self.microbatches[:, None, None]
         backward_weight = self.sum(lambda b: b.backward_weight.total_s) - skipped
         parts, hidden = self._parts()
-        parts["backward"] = parts["backward"] - skipped.sum(axis=2)
+        if plan.split_backward:
+            extra = self._apart(parts, hidden)
+            backward_input, backward_weight = backward_input + extra[0], backward_weight + extra[1]
+        parts["backward"] = parts["backward"] - self.by_rank(skipped)
         parts["host"] = np.full(forward.shape[:2], host)
         waits = [self._waits(v) for v in (forward, backward_input, backward_weight)]
-        self._blame(parts, sum(w.sum(axis=2) for w in waits))
+        self._blame(parts, np.asarray(sum(self.by_rank(w) for w in waits)))
         kernels = self.whole(lambda p: p.spread_s)
         collectives = self.whole(lambda p: p.comm_spread_s)
         flops = self.sum(lambda b: b.forward.flops + b.backward_input.flops + b.backward_weight.flops)
-        flops = (flops + self.rerun(lambda p: p.flops)).sum(axis=2)
+        flops = self.by_rank(flops + self.rerun(lambda p: p.flops))
         forward, backward_input, backward_weight = (
             v + w for v, w in zip((forward, backward_input, backward_weight), waits, strict=True)
         )
         busy = (forward + backward_input + backward_weight).sum(axis=(1, 2))
         kernels, collectives = (v / np.maximum(busy, 1e-30) for v in (kernels, collectives))
-        return _Work(forward, backward_input, backward_weight, parts, hidden, kernels, collectives, flops)
+        work = (forward, backward_input, backward_weight, parts, hidden, kernels, collectives, flops)
+        return _Work(plan.directions, *work)
+
+    def _apart(self, parts: dict[str, FloatArray], hidden: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """Collectives that an unsplit backward hides behind the GEMMs of its other half: exposed in I and W.
+
+        Moves them from `hidden` to `parts`; returns the seconds (b, pp, chunks) of I and of W.
+        """
+        totals = []
+        for half in ("backward_input", "backward_weight"):
+            total = np.zeros(())
+            for g in COMM_GROUPS:
+
+                def seconds(b: BlockPrice, half: str = half, g: str = g) -> FloatArray:
+                    return getattr(b, half).apart_s[g]
+
+                exposed = self.sum(seconds)
+                parts[f"{g}_comm"] = parts[f"{g}_comm"] + self.by_rank(exposed)
+                hidden[f"{g}_comm"] = hidden[f"{g}_comm"] - self.by_rank(exposed)
+                total = total + exposed
+            totals.append(total)
+        return totals[0], totals[1]
 
     def whole(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
         """Of a micro-batch over all ranks, recomputation included: ndarray (b,)."""
@@ -298,7 +335,7 @@ class _Stages:
 
             exposed[f"{g}_comm"] = self.sum(total) + self.rerun(again)
             hidden[f"{g}_comm"] = self.sum(behind)
-        return {n: v.sum(axis=2) for n, v in exposed.items()}, {n: v.sum(axis=2) for n, v in hidden.items()}
+        return {n: self.by_rank(v) for n, v in exposed.items()}, {n: self.by_rank(v) for n, v in hidden.items()}
 
     def forward_pieces(self, whole: FloatArray, k: int) -> FloatArray:
         """Cut the forward of each stage into k buckets: layers evenly, embedding first, head last."""
@@ -307,8 +344,9 @@ class _Stages:
         p, zero = self.priced, np.zeros(len(self.rows))
         none = [zero for _ in p.layers]
         ends = p.embedding.forward.total_s[self.rows], p.head.forward.total_s[self.rows]
-        first = over_stages(p.model, self.pp, self.vpp, self.schedule, none, ends[0], zero)
-        last = over_stages(p.model, self.pp, self.vpp, self.schedule, none, zero, ends[1])
+        place = (p.model, self.pp, self.vpp, self.schedule, self.layouts.split)
+        first = over_stages(*place, none, ends[0], zero)
+        last = over_stages(*place, none, zero, ends[1])
         pieces = np.repeat(((whole - first - last) / k)[..., None], k, axis=-1)
         pieces[..., 0] += first
         pieces[..., -1] += last

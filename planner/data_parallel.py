@@ -16,6 +16,7 @@ from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
+from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan
 from planner.stages import over_stages
 from planner.state import block_parameters, reduces_each
@@ -76,10 +77,12 @@ class DataParallelCosts:
 
     Attributes
     ----------
-    unshard_s, reduce_s : Estimate (n, pp, vpp)
+    unshard_s, reduce_s : Estimate (n, pp, chunks)
         One bucket.
     gather_s : Estimate (n, pp)
         Parameters after a sharded optimizer step.
+    mirror_s : Estimate (n, pp)
+        Gradients between the mirror ranks of a bidirectional pipeline; zero elsewhere.
     elements : ndarray (n, pp)
         Parameters of a rank whose optimizer it runs (its shard).
     """
@@ -87,12 +90,13 @@ class DataParallelCosts:
     unshard_s: Estimate
     reduce_s: Estimate
     gather_s: Estimate
+    mirror_s: Estimate
     elements: FloatArray
 
     @property
     def spread(self) -> FloatArray:
         """Relative spread of all of it, weighted by seconds: ndarray (n,)."""
-        parts = [(self.unshard_s, (1, 2)), (self.reduce_s, (1, 2)), (self.gather_s, (1,))]
+        parts = [(self.unshard_s, (1, 2)), (self.reduce_s, (1, 2)), (self.gather_s, (1,)), (self.mirror_s, (1,))]
         seconds = sum((p.mid.sum(axis=axes) for p, axes in parts), start=np.zeros(len(self.elements)))
         weighted = sum(((p.mid * p.spread).sum(axis=axes) for p, axes in parts), start=np.zeros(len(self.elements)))
         return np.divide(weighted, seconds, out=np.zeros_like(seconds), where=seconds > 0)
@@ -125,8 +129,9 @@ def data_parallel_costs(
     and 2 all-gather parameters after the step or behind the next forward, ZeRO-3 before use.
     """
     embedding, layers, head = block_parameters(model, layouts)
-    dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense)
-    expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert)
+    place = (model, pp, vpp, schedule, layouts.split)
+    dense = over_stages(*place, [p.dense for p in layers], embedding.dense, head.dense)
+    expert = over_stages(*place, [p.expert for p in layers], embedding.expert, head.expert)
     grad = BYTES[preset.gradient_dtype(workload.precision)]
     width = BYTES[workload.precision]
     gpn = cluster.gpus_per_node
@@ -168,5 +173,31 @@ def data_parallel_costs(
     reduce = reduced(dense * grad / k, expert * grad / k) if plan.reduce != "none" else nothing
     own = 1.0 if zero_stage == 0 else fsdp[:, :, 0]
     own_expert = 1.0 if zero_stage == 0 else expert_shard[:, :, 0]
-    elements = dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert
-    return DataParallelCosts(unshard, reduce, gather, np.asarray(elements))
+    elements = np.asarray(dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert)
+    mirror = Estimate.of(np.zeros(dense.shape[:2]))
+    if get_schedule(schedule).directions > 1:
+        mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
+    return DataParallelCosts(unshard, reduce, gather, mirror, elements)
+
+
+def mirror_seconds(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray, pp: int) -> Estimate:
+    """Seconds in which rank r and rank pp-1-r all-reduce the gradients of the stages that both hold.
+
+    What data parallelism has reduced before is a shard, so only the shard is exchanged.
+
+    Parameters
+    ----------
+    nbytes : ndarray (n, pp)
+        Gradients of a rank after its data-parallel reduction.
+
+    Returns
+    -------
+    Estimate (n, pp)
+    """
+    _, stride = layouts.axis("pp")
+    here, there = (order[None, :] * stride[:, None] for order in (np.arange(pp), np.arange(pp)[::-1]))
+    last = stride[:, None] - 1
+    gpn = cluster.gpus_per_node
+    apart = (here // gpn != there // gpn) | ((here + last) // gpn != (there + last) // gpn)
+    nodes = np.where(apart, 2, 1)
+    return collectives.seconds(cluster, "all_reduce", nbytes, GroupShape(2 // nodes, nodes, np.ones_like(nodes)))

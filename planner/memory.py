@@ -1,7 +1,8 @@
 """memory: peak bytes of every pipeline rank, by category.
 
-Activations in flight are counted by the schedule's own action list (its closed form
-`in_flight`, which a test holds equal to the count over the list).
+Activations in flight are counted by the schedule's own action list (`Schedule.held`; a closed form
+where there is one, which a test holds equal to the count over the list). A split backward frees an
+activation in two parts: what only the input gradient needs after I, the rest after W.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.results import MEMORY_CATEGORIES
 from planner.schedule import get as get_schedule
-from planner.stages import ends, layer_counts, over_stages
-from planner.state import StateBytes, block_parameters, state_bytes
+from planner.stages import layer_counts, over_stages
+from planner.state import block_parameters, state_bytes
 from planner.workload.lower import Lowered
 from planner.workload.op import BYTES, Block
 
@@ -43,14 +44,14 @@ class MemoryEstimate:
 
 
 @lru_cache(maxsize=65536)
-def _in_flight(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[int, ...]:
-    return tuple(get_schedule(schedule).in_flight(pp, microbatches, vpp))
+def _at_loss(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[int, ...]:
+    return tuple(get_schedule(schedule).at_loss(pp, microbatches, vpp))
 
 
-def in_flight(schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int) -> FloatArray:
-    """Peak (micro-batch, virtual stage) activations held by each rank: ndarray (n, pp)."""
+def at_loss(schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int) -> FloatArray:
+    """Most micro-batches of each rank between the forward and the backward of a last stage: ndarray (n, pp)."""
     unique, inverse = np.unique(microbatches, return_inverse=True)
-    table = np.asarray([_in_flight(schedule, pp, int(m), vpp) for m in unique], dtype=np.float64)
+    table = np.asarray([_at_loss(schedule, pp, int(m), vpp) for m in unique], dtype=np.float64)
     return np.asarray(table[inverse.reshape(-1)])
 
 
@@ -60,14 +61,21 @@ def _held(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[FloatArr
 
 
 def held_bytes(
-    saved: FloatArray, schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int
+    saved: FloatArray,
+    waiting: FloatArray,
+    schedule: str,
+    pp: int,
+    microbatches: NDArray[np.int64],
+    vpp: int,
 ) -> FloatArray:
     """Peak bytes of in-flight activations of each rank.
 
     Parameters
     ----------
-    saved : ndarray (n, pp, vpp)
-        Bytes of one micro-batch on each virtual stage.
+    saved : ndarray (n, pp, chunks)
+        Bytes of one micro-batch on each virtual stage, from its forward to its B or I.
+    waiting : ndarray (n, pp, chunks)
+        Bytes of it between I and W; not read where the schedule does not split the backward.
 
     Returns
     -------
@@ -78,7 +86,9 @@ def held_bytes(
         chosen = np.flatnonzero(microbatches == m)
         for rank, moments in enumerate(_held(schedule, pp, int(m), vpp)):
             own = saved[chosen, rank]
-            if np.all(own == own[:, :1]):  # equal chunks: every moment holds the same bytes
+            if moments.shape[1] > own.shape[1]:
+                found[chosen, rank] = (np.concatenate([own, waiting[chosen, rank]], axis=1) @ moments.T).max(axis=1)
+            elif np.all(own == own[:, :1]):  # equal chunks: every moment holds the same bytes
                 found[chosen, rank] = own[:, 0] * moments[0].sum()
             else:
                 found[chosen, rank] = (own @ moments.T).max(axis=1)
@@ -112,14 +122,12 @@ def memory(
     """
     n = len(layouts)
     microbatches = layouts.microbatches(workload.gbs)
-    flight = in_flight(schedule, pp, microbatches, vpp)
     embedding, layers, head = block_parameters(model, layouts)
     shard = (layouts.fsdp_degree * layouts.cp).astype(np.float64)
     expert_shard = layouts.expert_shard.astype(np.float64)
-    dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
-    expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert).sum(
-        axis=2
-    )
+    place = (model, pp, vpp, schedule, layouts.split)
+    dense = over_stages(*place, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
+    expert = over_stages(*place, [p.expert for p in layers], embedding.expert, head.expert).sum(axis=2)
     states = (
         state_bytes(workload, layouts, preset, shard, pp),
         state_bytes(workload, layouts, preset, expert_shard, pp),
@@ -130,35 +138,45 @@ def memory(
         return np.asarray(dense * per_dense + expert * per_expert)
 
     saved = _saved(model, layouts, lowered, pp, vpp, schedule)
-    held = held_bytes(saved, schedule, pp, microbatches, vpp)
-    logits = np.zeros((n, pp))
-    last_rank = ends(pp, vpp, schedule)[1][0]
-    at_loss = 1.0 if get_schedule(schedule).interleaved else flight[:, last_rank]
-    kept, gradient = lowered.head.logits_bytes, lowered.head.logits_grad_bytes
-    logits[:, last_rank] = np.broadcast_to(kept * at_loss + gradient, (n,))
+    waiting = _waiting(model, layouts, lowered, pp, vpp, schedule)
+    held = held_bytes(saved, waiting, schedule, pp, microbatches, vpp)
+    losses = at_loss(schedule, pp, microbatches, vpp)
+    kept, gradient = (
+        np.broadcast_to(v, (n,))[:, None] for v in (lowered.head.logits_bytes, lowered.head.logits_grad_bytes)
+    )
+    logits = np.where(losses > 0, kept * losses + gradient, 0.0)
     found = {
         "parameters": state("parameters"),
         "gradients": state("gradients"),
         "optimizer": state("optimizer"),
         "activations": held + _rebuilt(model, layouts, lowered, pp, vpp, schedule),
         "logits": logits,
-        "comm_buffers": _buffers(model, workload, layouts, lowered, dense + expert, pp, states, preset),
+        "comm_buffers": _buffers(model, workload, layouts, lowered, dense + expert, pp, schedule, preset),
         "context": np.full((n, pp), float(cluster.context_bytes)),
     }
     return MemoryEstimate({name: found[name] for name in MEMORY_CATEGORIES})
 
 
 def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
-    """Bytes that one micro-batch saves on each virtual stage: ndarray (n, pp, vpp)."""
+    """Bytes that one micro-batch saves on each virtual stage: ndarray (n, pp, chunks)."""
     n = len(layouts)
 
     def policy(block: Block) -> FloatArray:
         options = [block.saved_bytes, block.saved_selective_bytes, block.saved_full_bytes]
         return np.choose(layouts.recompute, [np.broadcast_to(o, (n,)) for o in options])
 
-    return over_stages(
-        model, pp, vpp, schedule, [policy(b) for b in lowered.layers], policy(lowered.embedding), policy(lowered.head)
-    )
+    blocks = [policy(b) for b in lowered.layers]
+    ends = policy(lowered.embedding), policy(lowered.head)
+    return over_stages(model, pp, vpp, schedule, layouts.split, blocks, *ends)
+
+
+def _waiting(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
+    """Bytes that one micro-batch keeps between I and W on each virtual stage: ndarray (n, pp, chunks)."""
+    n = len(layouts)
+    if not get_schedule(schedule).split_backward:
+        return np.zeros((n, 1, 1))
+    blocks = [np.broadcast_to(b.weight_bytes, (n,)) for b in (*lowered.layers, lowered.embedding, lowered.head)]
+    return over_stages(model, pp, vpp, schedule, layouts.split, blocks[:-2], blocks[-2], blocks[-1])
 
 
 def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
@@ -167,11 +185,12 @@ def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, 
     The largest of the kinds that the rank holds.
     """
     n = len(layouts)
-    held = layer_counts(model, pp, vpp, schedule).sum(axis=2) > 0  # (kinds, pp)
+    held = layer_counts(model, pp, vpp, schedule, layouts.split).sum(axis=3) > 0  # (1 or n, kinds, pp)
+    held = np.moveaxis(held, 0, 1)  # (kinds, 1 or n, pp)
 
     def largest(values: list[FloatArray]) -> FloatArray:
         each = np.stack([np.broadcast_to(v, (n,)) for v in values])  # (kinds, n)
-        return np.where(held[:, None, :], each[:, :, None], 0.0).max(axis=0)
+        return np.where(held, each[:, :, None], 0.0).max(axis=0)
 
     whole = largest([b.saved_bytes for b in lowered.layers])
     core = largest([b.saved_bytes - b.saved_selective_bytes for b in lowered.layers])
@@ -185,12 +204,12 @@ def _buffers(
     lowered: Lowered,
     elements: FloatArray,
     pp: int,
-    states: tuple[StateBytes, StateBytes],
+    schedule: str,
     preset: FrameworkPreset,
 ) -> FloatArray:
     """Communication buffers of each rank: ndarray (n, pp).
 
-    Pipeline: one boundary tensor in and one out. Sequence parallel: one gathered activation.
+    Pipeline: one boundary tensor in and one out, in each direction. Sequence parallel: one gathered activation.
     ZeRO-3: the gathered parameters of two layers (this one and the prefetched next) and the
     unsharded gradients of one, or every layer of the rank where parameters stay gathered
     (reshard_after_forward off, as with pipelines). ZeRO-2: one bucket of unsharded gradients.
@@ -198,9 +217,10 @@ def _buffers(
     width = BYTES[workload.precision]
     grad = BYTES[preset.gradient_dtype(workload.precision)]
     boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
-    pipeline = boundary * (2.0 if pp > 1 else 0.0)
+    directions = get_schedule(schedule).directions
+    pipeline = boundary * (2.0 * directions if pp > 1 else 0.0)
     gathered = np.where(layouts.sp == 1, boundary * layouts.tp, 0.0)
-    layer = elements / max(model.n_layers / pp, 1.0)
+    layer = elements / max(model.n_layers * directions / pp, 1.0)
     kept = elements if pp > 1 or not preset.reshard_after_forward else 2.0 * layer
     zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept * width + layer * grad, 0.0)
     zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(elements * grad, float(preset.bucket_bytes)), 0.0)

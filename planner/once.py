@@ -11,6 +11,7 @@ from hwmodels.topology import GroupShape
 from planner.data_parallel import DataParallelCosts
 from planner.layout import LayoutBatch
 from planner.priced import PricedModel
+from planner.schedule import get as get_schedule
 from planner.state import OPTIMIZER_STATES
 from planner.workload.op import BYTES
 
@@ -18,22 +19,21 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def _crossings(layouts: LayoutBatch, pp: int, gpus_per_node: int) -> NDArray[np.bool_]:
-    """Whether the hop from each pipeline rank to the next (the last one's to the first) leaves a node.
+def _crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_node: int) -> NDArray[np.bool_]:
+    """Whether the hop from pipeline rank `here[i]` to `there[i]` leaves a node.
 
-    Stage p holds ranks p*stride .. (p+1)*stride - 1, filled node by node; a hop counts as
+    Rank p holds world ranks p*stride .. (p+1)*stride - 1, filled node by node; a hop counts as
     crossing when any of its pairs does, since the slowest pair holds up the stage.
 
     Returns
     -------
-    ndarray (b, pp)
+    ndarray (b, hops)
     """
     _, stride = layouts.axis("pp")
-    here = np.arange(pp)[None, :] * stride[:, None]
-    there = (np.arange(1, pp + 1) % pp)[None, :] * stride[:, None]
+    first, second = here[None, :] * stride[:, None], there[None, :] * stride[:, None]
     last = stride[:, None] - 1
-    first_pair = here // gpus_per_node != there // gpus_per_node
-    last_pair = (here + last) // gpus_per_node != (there + last) // gpus_per_node
+    first_pair = first // gpus_per_node != second // gpus_per_node
+    last_pair = (first + last) // gpus_per_node != (second + last) // gpus_per_node
     return np.asarray(first_pair | last_pair)
 
 
@@ -43,25 +43,34 @@ def _pair(nodes: int) -> GroupShape:
 
 
 def sends(
-    priced: PricedModel, layouts: LayoutBatch, rows: IntArray, pp: int
+    priced: PricedModel, layouts: LayoutBatch, rows: IntArray, pp: int, vpp: int, schedule: str
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds to pass one micro-batch's boundary tensor to the next and to the previous rank.
+    """Seconds to pass one micro-batch's boundary tensor to the next and to the previous virtual stage.
+
+    Where stages lie is the schedule's: in a V chunk 1 sends up the ranks.
 
     Returns
     -------
-    forward, backward : ndarray (b, pp)
-        Out of each rank; backward over the hop that leads into it.
+    forward, backward : ndarray (b, pp, chunks)
+        Out of each virtual stage; zero at the ends of the pipeline and between stages of one rank.
     spread : ndarray (b,)
         Relative spread of these, the widest of a layout's hops.
     """
-    if pp == 1:
-        return np.zeros((len(layouts), 1)), np.zeros((len(layouts), 1)), np.zeros(len(layouts))
+    plan = get_schedule(schedule)
+    forward, backward = (np.zeros((len(layouts), pp, plan.chunks(vpp))) for _ in range(2))
+    spread = np.zeros(len(layouts))
+    stages = [s for s in range(plan.n_stages(pp, vpp)) if (s + 1) % (pp * vpp)]
+    hops = [(s, plan.rank_of(s, pp), plan.rank_of(s + 1, pp)) for s in stages]
+    hops = [hop for hop in hops if hop[1] != hop[2]]
+    if not hops:
+        return forward, backward, spread
     cluster = priced.cluster
     boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
     shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
     sent = boundary / np.where(shares, layouts.tp, 1)
-    crossing = _crossings(layouts, pp, cluster.gpus_per_node)
-    seconds, spread = np.zeros(crossing.shape), np.zeros(len(layouts))
+    numbers, here, there = (np.asarray(column) for column in zip(*hops, strict=True))
+    crossing = _crossings(layouts, here, there, cluster.gpus_per_node)
+    seconds = np.zeros(crossing.shape)
     for nodes, chosen in ((1, ~crossing), (2, crossing)):
         if chosen.any():
             one = collectives.seconds(cluster, "send_recv", sent, _pair(nodes))
@@ -71,7 +80,9 @@ def sends(
         shape = layouts.group("tp", cluster.gpus_per_node)
         gathered = collectives.seconds(cluster, "all_gather", boundary, shape).mid
         seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
-    return seconds, np.roll(seconds, 1, axis=1), spread
+    forward[:, here, [plan.chunk_of(int(s), pp) for s in numbers]] = seconds
+    backward[:, there, [plan.chunk_of(int(s) + 1, pp) for s in numbers]] = seconds
+    return forward, backward, spread
 
 
 def optimizer(priced: PricedModel, data: DataParallelCosts) -> Estimate:

@@ -44,6 +44,12 @@ class HostConstant:
         return self.value
 
 
+SCHEDULES: tuple[str, ...] = ("1f1b", "gpipe", "interleaved-1f1b")
+"""What every framework with pipelines runs."""
+
+TORCH_SCHEDULES: tuple[str, ...] = (*SCHEDULES, "dualpipe-v", "interleaved-zb", "zb-h1", "zb-v")
+"""What the runtime of `torch.distributed.pipelining` runs (2.13, ``get_schedule_class``)."""
+
 UNFITTED = HostConstant(0.0, "not fitted: the kernel launch time of the device is the only host time")
 
 
@@ -95,6 +101,8 @@ class FrameworkPreset:
         Stages that the framework has.
     pipeline_zero_max : int
         Highest stage that it runs together with a pipeline.
+    schedules : tuple of str
+        Pipeline schedules that it runs (names of `planner.schedule`).
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
     reshard_after_forward : bool
@@ -148,6 +156,7 @@ class FrameworkPreset:
     zero_stage: int = 0
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     pipeline_zero_max: int = 3
+    schedules: tuple[str, ...] = SCHEDULES
     sequence_parallel: bool = False
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
@@ -259,6 +268,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="generic",
             reduce_each_microbatch=True,
+            schedules=(*TORCH_SCHEDULES, "dualpipe"),
             notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's"
             " 25 MiB buckets.",
             source="PyTorch DistributedDataParallel documentation (bucket_cap_mb=25)",
@@ -289,6 +299,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="fsdp2",
+            schedules=TORCH_SCHEDULES,
             compute_copy=False,
             grad_dtype="fp32",
             zero_stage=3,
@@ -325,6 +336,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="ours",
+            schedules=TORCH_SCHEDULES,
             compute_copy=False,
             overlap_param_gather=False,
             zero_stages=(0, 1, 2, 3),

@@ -41,6 +41,9 @@ class PassPrice:
     flops : ndarray (n,)
     skipped_s : ndarray (n,)
         Part of `compute_s` that the first micro-batch of a step does not run.
+    apart_s : dict of str to ndarray (n,)
+        Part of `hidden_s` that runs beside an op of another pass: hidden only where both passes run
+        as one, as in a backward that is not split.
     """
 
     compute_s: FloatArray
@@ -50,6 +53,7 @@ class PassPrice:
     comm_spread_s: FloatArray
     flops: FloatArray
     skipped_s: FloatArray
+    apart_s: dict[str, FloatArray]
 
     @property
     def total_s(self) -> FloatArray:
@@ -132,6 +136,7 @@ def _sum_pass(
     launches, skipped = np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
+    apart = {g: np.zeros(shape) for g in COMM_GROUPS}
     for p in priced:
         mid = p.seconds.mid
         count = np.asarray(p.op.count, dtype=np.float64)
@@ -144,11 +149,15 @@ def _sum_pass(
             flops = flops + p.op.flops() * count
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
-        exposed, behind = exposed_and_hidden(mid, named.get(p.op.behind), cluster)
+        partner = named.get(p.op.behind)
+        exposed, behind = exposed_and_hidden(mid, partner, cluster)
+        if partner is not None and partner.op.phase != p.op.phase:
+            apart[group] = apart[group] + behind
         comm[group] = comm[group] + exposed
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
-    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, comm_spread, flops, skipped)
+    seconds = host_bound(compute, launches, cluster, preset)
+    return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart)
 
 
 def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:

@@ -9,50 +9,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import split_layers
+from planner.layout import split_layers, split_of
 from planner.model.spec import ModelSpec
 from planner.schedule import get as get_schedule
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
-@lru_cache(maxsize=4096)
-def layer_counts(model: ModelSpec, pp: int, vpp: int, schedule: str) -> FloatArray:
-    """How many layers of each kind each virtual stage holds.
+def shares_of(n_layers: int, pp: int, vpp: int, split: int) -> tuple[int, ...]:
+    """Layers of each virtual stage under a split (`planner.layout.splits`; 0 is the default rule).
+
+    Raises
+    ------
+    InputError
+        With more stages than layers.
+    """
+    shares = split_of(split) or split_layers(n_layers, pp * vpp)
+    if shares is None:
+        what = f"{n_layers} layers on {pp * vpp} virtual stages"
+        raise InputError(Fault(what, "layout", "a virtual stage holds at least one", f"pp*vpp <= {n_layers}"))
+    return shares
+
+
+@lru_cache(maxsize=16384)
+def assignment(model: ModelSpec, pp: int, vpp: int, schedule: str, split: int) -> FloatArray:
+    """How many blocks of each kind each virtual stage holds.
 
     Returns
     -------
-    ndarray (kinds, pp, vpp)
-        In the order of `ModelSpec.layer_kinds()`; consecutive slices of the layers
-        as `split_layers` cuts them.
+    ndarray (kinds + 2, pp, chunks)
+        The layers in the order of `ModelSpec.layer_kinds()`, consecutive slices of the model as the split
+        cuts them; then the embedding and the head, on the first and the last stage. The chunks of a
+        rank are those of its schedule: `vpp`, twice that for two copies of the pipeline, each whole.
     """
     kinds = {layer: i for i, layer in enumerate(model.layer_kinds())}
     plan = get_schedule(schedule)
-    n_stages = pp * vpp
-    shares = split_layers(model.n_layers, n_stages)
-    if shares is None:
-        raise InputError(
-            Fault(
-                f"{model.n_layers} layers on {n_stages} virtual stages", "layout", "they do not split", "another pp*vpp"
-            )
-        )
-    found = np.zeros((len(kinds), pp, vpp))
-    begin = 0
-    for stage, share in enumerate(shares):
-        rank, chunk = plan.rank_of(stage, pp), plan.chunk_of(stage, pp)
-        for layer in model.layers[begin : begin + share]:
+    shares = shares_of(model.n_layers, pp, vpp, split)
+    begins = np.concatenate([[0], np.cumsum(shares)])
+    found = np.zeros((len(kinds) + 2, pp, plan.chunks(vpp)))
+    for stage in range(plan.n_stages(pp, vpp)):
+        rank, chunk, part = plan.rank_of(stage, pp), plan.chunk_of(stage, pp), plan.layers_of(stage, pp, vpp)
+        for layer in model.layers[begins[part] : begins[part + 1]]:
             found[kinds[layer], rank, chunk] += 1
-        begin += share
+        found[-2, rank, chunk] += part == 0
+        found[-1, rank, chunk] += part == len(shares) - 1
     found.setflags(write=False)
     return found
 
 
-@lru_cache(maxsize=4096)
-def ends(pp: int, vpp: int, schedule: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(rank, chunk) of the first and of the last virtual stage."""
-    plan = get_schedule(schedule)
-    last = pp * vpp - 1
-    return (plan.rank_of(0, pp), plan.chunk_of(0, pp)), (plan.rank_of(last, pp), plan.chunk_of(last, pp))
+def layer_counts(model: ModelSpec, pp: int, vpp: int, schedule: str, splits: IntArray) -> FloatArray:
+    """Layers of each kind on each virtual stage: ndarray (1 or n, kinds, pp, chunks).
+
+    The leading axis is 1 where all n layouts have the same split.
+    """
+    unique, inverse = np.unique(splits, return_inverse=True)
+    each = np.stack([assignment(model, pp, vpp, schedule, int(split))[:-2] for split in unique])
+    return each if len(unique) == 1 else np.asarray(each[inverse.reshape(-1)])
 
 
 def over_stages(
@@ -60,6 +73,7 @@ def over_stages(
     pp: int,
     vpp: int,
     schedule: str,
+    splits: IntArray,
     layers: Sequence[FloatArray],
     embedding: FloatArray,
     head: FloatArray,
@@ -68,20 +82,27 @@ def over_stages(
 
     Parameters
     ----------
+    splits : ndarray (n,)
+        `LayoutBatch.split` of the n layouts.
     layers : sequence of ndarray (n,)
         The value of one layer of each kind.
     embedding, head : ndarray (n,)
-        The value of the embedding and of the head, added to the first and last stage.
+        The value of the embedding and of the head.
 
     Returns
     -------
-    ndarray (n, pp, vpp)
+    ndarray (n, pp, chunks)
     """
-    counts = layer_counts(model, pp, vpp, schedule)
-    shape = np.broadcast_shapes(*(np.shape(v) for v in layers), np.shape(embedding), np.shape(head))
-    per_kind = np.stack([np.broadcast_to(v, shape) for v in layers], axis=-1).reshape(-1, len(layers))
-    result: FloatArray = np.einsum("nk,kpv->npv", per_kind, counts)
-    (r0, c0), (r1, c1) = ends(pp, vpp, schedule)
-    result[:, r0, c0] += np.broadcast_to(embedding, shape).reshape(-1)
-    result[:, r1, c1] += np.broadcast_to(head, shape).reshape(-1)
+    blocks = [*layers, embedding, head]
+    shape = np.broadcast_shapes((len(splits),), *(np.shape(v) for v in blocks))
+    values = np.stack([np.broadcast_to(v, shape) for v in blocks], axis=-1).reshape(-1, len(blocks))
+    unique, inverse = np.unique(splits, return_inverse=True)
+    first = assignment(model, pp, vpp, schedule, int(unique[0]))
+    if len(unique) == 1:
+        return np.asarray((values @ first.reshape(len(blocks), -1)).reshape(-1, *first.shape[1:]))
+    result = np.empty((len(values), *first.shape[1:]))
+    for i, split in enumerate(unique):
+        rows = np.flatnonzero(inverse.reshape(-1) == i)
+        matrix = assignment(model, pp, vpp, schedule, int(split))
+        result[rows] = (values[rows] @ matrix.reshape(len(blocks), -1)).reshape(-1, *first.shape[1:])
     return result

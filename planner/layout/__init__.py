@@ -8,11 +8,11 @@ from planner.layout.degrees import (
     Layout,
     LayoutBatch,
     divisors,
-    split_layers,
     with_defaults,
 )
 from planner.layout.remedies import RuleContext
 from planner.layout.rules import RULES, Rule, check, faults, validate
+from planner.layout.splits import is_even, parse_split, split_faults, split_id, split_layers, split_of, split_text
 
 __all__ = [
     "AXES",
@@ -27,7 +27,13 @@ __all__ = [
     "check",
     "divisors",
     "faults",
+    "is_even",
+    "parse_split",
+    "split_faults",
+    "split_id",
     "split_layers",
+    "split_of",
+    "split_text",
     "validate",
     "with_defaults",
 ]

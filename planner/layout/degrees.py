@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape, group_shape
+from planner.layout.splits import split_id, split_of, split_text
+from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
 
 IntArray = NDArray[np.int64]
@@ -61,6 +63,9 @@ class Layout:
     recompute : {'none', 'selective', 'full'}
     schedule : str
         Name of a pipeline schedule; 1f1b when pp is 1.
+    stage_layers : tuple of int
+        Decoder layers of each virtual stage, in the order of the model; empty for the default rule
+        (`planner.layout.splits.split_layers`). The first and the last may be 0: embedding or loss alone.
     """
 
     tp: int = 1
@@ -76,6 +81,7 @@ class Layout:
     mbs: int = 1
     recompute: str = "none"
     schedule: str = "1f1b"
+    stage_layers: tuple[int, ...] = ()
 
     @property
     def world(self) -> int:
@@ -100,6 +106,8 @@ class Layout:
             parts.append(self.recompute)
         if self.pp > 1:
             parts.append(self.schedule)
+        if self.stage_layers:
+            parts.append(f"layers {split_text(self.stage_layers)}")
         return " ".join(parts) if parts else "single"
 
 
@@ -108,7 +116,7 @@ class LayoutBatch:
     """Many layouts as arrays of one shape (``()`` for a single one).
 
     Fields as in `Layout`; `recompute` and `schedule` are indices into `RECOMPUTE` and
-    `SCHEDULES`.
+    `SCHEDULES`, `split` numbers `Layout.stage_layers` (`planner.layout.splits.split_id`; 0 is the default rule).
     """
 
     tp: IntArray
@@ -124,6 +132,7 @@ class LayoutBatch:
     mbs: IntArray
     recompute: IntArray
     schedule: IntArray
+    split: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
@@ -134,7 +143,7 @@ class LayoutBatch:
         for field in fields(cls):
             values: list[int] = []
             for item in items:
-                value = getattr(item, field.name)
+                value = split_id(item.stage_layers) if field.name == "split" else getattr(item, field.name)
                 if field.name == "recompute":
                     value = RECOMPUTE.index(value)
                 elif field.name == "schedule":
@@ -154,8 +163,10 @@ class LayoutBatch:
     def layout(self, i: int) -> Layout:
         """The i-th layout as a `Layout`."""
         values = {f.name: int(np.atleast_1d(getattr(self, f.name))[i]) for f in fields(self)}
-        recompute, schedule = values.pop("recompute"), values.pop("schedule")
-        return Layout(**values, recompute=RECOMPUTE[recompute], schedule=SCHEDULES[schedule])
+        recompute, schedule, split = (values.pop(name) for name in ("recompute", "schedule", "split"))
+        return Layout(
+            **values, recompute=RECOMPUTE[recompute], schedule=SCHEDULES[schedule], stage_layers=split_of(split)
+        )
 
     @property
     def world(self) -> IntArray:
@@ -226,27 +237,12 @@ def _large_divisors(n: int, limit: int) -> list[int]:
     return sorted(d for d in {*small, *(n // d for d in small)} if d <= limit)
 
 
-def split_layers(n_layers: int, n_stages: int) -> tuple[int, ...] | None:
-    """Layers of each virtual stage, or None where they do not split.
-
-    Equal shares; or, where that is impossible, embedding and head count as a layer each, so
-    that the first and the last stage hold one layer fewer (126 layers on 16 stages of Llama
-    3.1 405B, arXiv 2407.21783, section 3.3.2; Megatron-Core's
-    ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``).
-    """
-    if n_stages < 1 or n_stages > n_layers:
-        return None
-    if n_layers % n_stages == 0:
-        return (n_layers // n_stages,) * n_stages
-    if (n_layers + 2) % n_stages == 0:
-        share = (n_layers + 2) // n_stages
-        return (share - 1, *(share,) * (n_stages - 2), share - 1)
-    return None
-
-
 def with_defaults(layout: Layout, world: int) -> Layout:
-    """Fill dp from the world size where tp*cp*pp divides it, and the schedule from vpp."""
+    """Fill dp from the world size where tp*cp*pp divides it, the schedule from vpp, and vpp from the schedule."""
     rest = layout.tp * layout.cp * layout.pp
     dp = world // rest if rest > 0 and world % rest == 0 else layout.dp
     schedule = "interleaved-1f1b" if layout.vpp > 1 and layout.schedule == "1f1b" else layout.schedule
-    return replace(layout, dp=dp, schedule=schedule)
+    vpp = layout.vpp
+    if vpp == 1 and layout.pp > 1 and schedule in SCHEDULES and get_schedule(schedule).vpp_only:
+        vpp = get_schedule(schedule).vpp_only
+    return replace(layout, dp=dp, schedule=schedule, vpp=vpp)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planner.layout.degrees import Layout, divisors, split_layers
+from planner.layout.degrees import SCHEDULES, Layout, divisors
+from planner.layout.splits import split_faults
 from planner.model.spec import ModelSpec, Moe
 from planner.presets import FrameworkPreset
+from planner.schedule import get as get_schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +115,12 @@ def explain_ffn(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
 
 def explain_layers(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     """What breaks ``layers``, why, and what would work."""
-    n = ctx.model.n_layers
-    fit = [d for d in range(1, n + 1) if split_layers(n, d) is not None]
-    here = [d // lay.pp for d in fit if d % lay.pp == 0]
-    stages = lay.pp * lay.vpp
-    fix = choices(here, "vpp") if here else choices(fit, "pp*vpp")
-    if stages > n:
-        return f"pp*vpp = {stages} is more than the {n} layers", "a virtual stage holds at least one layer", fix
-    return (
-        f"pp*vpp = {stages} does not divide the {n} layers",
-        f"virtual stages hold equal shares of {n} layers, or of {n + 2} with embedding and head counted as one each",
-        fix,
-    )
+    n, stages = ctx.model.n_layers, lay.pp * lay.vpp
+    if lay.stage_layers and (found := split_faults(lay.stage_layers, n, stages)):
+        return tuple("; ".join(dict.fromkeys(getattr(f, part) for f in found)) for part in ("what", "why", "fix"))  # type: ignore[return-value]
+    fit = range(1, n // lay.pp + 1)
+    fix = choices(fit, "vpp") if fit else f"pp*vpp <= {n}"
+    return f"pp*vpp = {stages} is more than the {n} layers", "a virtual stage holds at least one layer", fix
 
 
 def explain_gbs(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
@@ -140,13 +136,66 @@ def explain_gbs(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     )
 
 
+def explain_vpp(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
+    """What breaks ``vpp``, why, and what would work."""
+    schedule = get_schedule(lay.schedule)
+    fit = [name for name in SCHEDULES if get_schedule(name).takes_vpp(lay.vpp)]
+    ways = [f"vpp={schedule.vpp_only or 2} with {lay.schedule}"] if schedule.interleaved and lay.pp > 1 else []
+    if schedule.interleaved and lay.pp == 1:
+        ways = ["pp > 1"]
+    if not schedule.interleaved or lay.pp == 1:
+        ways.append("vpp=1 with " + " or ".join(n for n in SCHEDULES if not get_schedule(n).interleaved))
+    if fit and lay.pp > 1 and lay.vpp > 1:
+        ways.append(f"vpp={lay.vpp} with " + " or ".join(fit))
+    return (
+        f"vpp={lay.vpp} with pp={lay.pp} and schedule {lay.schedule}",
+        "interleaved schedules need pp > 1 and vpp > 1 (exactly 2 in a V), the others hold one stage a rank",
+        ", or ".join(ways),
+    )
+
+
 def explain_interleave(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     """What breaks ``interleave``, why, and what would work."""
     m = lay.microbatches(ctx.gbs)
     return (
         f"{m} micro-batches with pp={lay.pp}, vpp={lay.vpp}",
-        "interleaved 1F1B runs micro-batches in rounds of pp",
+        f"{lay.schedule} runs micro-batches in rounds of pp",
         f"vpp=1, or micro-batches that are a multiple of {lay.pp}",
+    )
+
+
+def explain_microbatches(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    """What breaks ``microbatches``, why, and what would work."""
+    m, schedule = lay.microbatches(ctx.gbs), get_schedule(lay.schedule)
+    least, multiple = schedule.least_microbatches(lay.pp), schedule.microbatch_multiple(lay.pp)
+    even = " and in pairs, one for each direction" if schedule.directions > 1 else ""
+    count = f"{least} or more micro-batches" + (f", a multiple of {multiple}" if multiple > 1 else "")
+    return (
+        f"{m} micro-batches with pp={lay.pp}",
+        f"{lay.schedule} needs as many as keep every stage busy, 2*pp{even}",
+        f"{count} (a smaller mbs or dp, or a larger gbs), or schedule "
+        + ("interleaved-1f1b" if schedule.interleaved else "1f1b"),
+    )
+
+
+def explain_pairs(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
+    """What breaks ``pairs``, why, and what would work."""
+    return (
+        f"{lay.schedule} with pp={lay.pp}",
+        "rank r and rank pp-1-r hold the same two stages",
+        "an even pp, or schedule 1f1b",
+    )
+
+
+def explain_framework_schedule(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    """What breaks ``framework-schedule``, why, and what would work."""
+    preset = ctx.framework
+    name, known = (preset.name, preset.schedules) if preset else ("the framework", SCHEDULES)
+    fit = [n for n in known if get_schedule(n).takes_vpp(lay.vpp)] or list(known)
+    return (
+        f"schedule {lay.schedule} with framework {name}",
+        f"{name} does not have it",
+        f"schedule {' or '.join(fit)}, or framework generic, which has them all",
     )
 
 

@@ -19,7 +19,6 @@ from planner.layout.degrees import (
     Layout,
     LayoutBatch,
     divisors,
-    split_layers,
 )
 from planner.layout.remedies import (
     MOST_ACTIONS,
@@ -30,22 +29,31 @@ from planner.layout.remedies import (
     explain_ep,
     explain_ep_grid,
     explain_ffn,
+    explain_framework_schedule,
     explain_gbs,
     explain_heads,
     explain_interleave,
     explain_kv,
     explain_layers,
     explain_length,
+    explain_microbatches,
+    explain_pairs,
     explain_positive,
+    explain_vpp,
     explain_world,
     explain_zero_known,
     explain_zero_pipeline,
     ffn_widths,
 )
+from planner.layout.splits import split_faults, split_of
 from planner.model.spec import Moe
+from planner.schedule import Schedule
 from planner.schedule import get as get_schedule
 
-_INTERLEAVED = np.asarray([get_schedule(name).interleaved for name in SCHEDULES])
+_SCHEDULES = [get_schedule(name) for name in SCHEDULES]
+_INTERLEAVED = np.asarray([s.interleaved for s in _SCHEDULES])
+_VPP_ONLY = np.asarray([s.vpp_only for s in _SCHEDULES])
+_PP_MULTIPLE = np.asarray([s.pp_multiple for s in _SCHEDULES])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +102,50 @@ def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
 
 
 def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
-    stages = np.asarray(b.pp * b.vpp)
-    unique, inverse = np.unique(stages, return_inverse=True)
-    fits = np.asarray([split_layers(ctx.model.n_layers, int(s)) is not None for s in unique])
-    return np.asarray(fits[inverse].reshape(np.shape(stages)))
+    """The default rule deals layers to as many stages as there are; a given split must match the model."""
+    fits = np.asarray((b.pp * b.vpp <= ctx.model.n_layers) | (b.split > 0))
+    if not np.any(b.split):
+        return fits
+    keys = np.stack([np.atleast_1d(b.split), np.atleast_1d(b.pp * b.vpp)], axis=1)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    dealt = np.asarray([
+        split == 0 or not split_faults(split_of(int(split)), ctx.model.n_layers, int(stages))
+        for split, stages in unique
+    ])
+    return fits & dealt[inverse.reshape(-1)].reshape(np.shape(b.split))
+
+
+def _vpp_fits(b: LayoutBatch, _: RuleContext) -> BoolArray:
+    only = _VPP_ONLY[b.schedule]
+    interleaves = (b.pp > 1) & np.where(only > 0, b.vpp == only, b.vpp > 1)
+    return np.asarray(np.where(_INTERLEAVED[b.schedule], interleaves, b.vpp == 1))
+
+
+def _each_schedule(b: LayoutBatch, value: Callable[[Schedule, int], int]) -> IntArray:
+    """A figure of each layout's schedule that depends on pp."""
+    pp, schedule = np.atleast_1d(b.pp), np.atleast_1d(b.schedule)
+    keys = schedule * (int(pp.max(initial=1)) + 1) + np.maximum(pp, 0)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    each = np.asarray([value(_SCHEDULES[int(schedule[i])], max(int(pp[i]), 1)) for i in first], dtype=np.int64)
+    return np.asarray(each[inverse.reshape(-1)].reshape(np.shape(b.pp)))
+
+
+def _rounds(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    multiple = _each_schedule(b, lambda s, pp: s.microbatch_multiple(pp) if s.directions == 1 else 1)
+    return np.asarray(b.microbatches(ctx.gbs) % multiple == 0)
+
+
+def _enough_microbatches(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    count = b.microbatches(ctx.gbs)
+    pairs = _each_schedule(b, lambda s, pp: s.microbatch_multiple(pp) if s.directions > 1 else 1)
+    return np.asarray((count >= _each_schedule(b, lambda s, pp: s.least_microbatches(pp))) & (count % pairs == 0))
+
+
+def _framework_schedule(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    if ctx.framework is None:
+        return np.ones(np.shape(b.pp), dtype=np.bool_)
+    known = np.asarray([name in ctx.framework.schedules for name in SCHEDULES])
+    return np.asarray((b.pp == 1) | known[b.schedule])
 
 
 def _ep_grid(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -179,27 +227,36 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "layers-stages",
-        "pp*vpp divides the number of layers, or that number plus 2 (embedding and head).",
+        "Virtual stages hold every layer once; only the first and the last may stand without one.",
         _layers_split,
         explain_layers,
     ),
     Rule("gbs-microbatch", "mbs*dp divides gbs.", lambda b, c: _divides(c.gbs, np.asarray(b.mbs * b.dp)), explain_gbs),
     Rule(
         "vpp-needs-pp",
-        "Virtual stages need a pipeline and the interleaved schedule, and the reverse.",
-        lambda b, c: np.asarray(np.where(_INTERLEAVED[b.schedule], (b.pp > 1) & (b.vpp > 1), b.vpp == 1)),
-        lambda lay, c: (
-            f"vpp={lay.vpp} with pp={lay.pp} and schedule {lay.schedule}",
-            "interleaved schedules need pp > 1 and vpp > 1, the others hold one stage a rank",
-            "vpp=1 with " + " or ".join(n for n in SCHEDULES if not get_schedule(n).interleaved),
-        ),
+        "Virtual stages need a pipeline and an interleaved schedule (two of them one in a V), and the reverse.",
+        _vpp_fits,
+        explain_vpp,
     ),
     Rule(
         "interleave-rounds",
-        "Interleaved 1F1B needs micro-batches in multiples of pp.",
-        lambda b, c: np.asarray((b.vpp == 1) | (b.microbatches(c.gbs) % np.maximum(b.pp, 1) == 0)),
+        "Interleaved schedules need micro-batches in multiples of pp.",
+        _rounds,
         explain_interleave,
-        ("degrees-positive", "gbs-microbatch"),
+        ("degrees-positive", "gbs-microbatch", "vpp-needs-pp"),
+    ),
+    Rule(
+        "schedule-microbatches",
+        "DualPipe and DualPipeV need 2*pp micro-batches or more, DualPipe an even number.",
+        _enough_microbatches,
+        explain_microbatches,
+        ("degrees-positive", "gbs-microbatch", "vpp-needs-pp"),
+    ),
+    Rule(
+        "schedule-pp",
+        "DualPipe pairs rank r with rank pp-1-r: pp is even.",
+        lambda b, c: np.asarray(b.pp % _PP_MULTIPLE[b.schedule] == 0),
+        explain_pairs,
     ),
     Rule(
         "step-length",
@@ -261,6 +318,12 @@ RULES: tuple[Rule, ...] = (
         "The framework runs the ZeRO stage with a pipeline.",
         _zero_pipeline,
         explain_zero_pipeline,
+    ),
+    Rule(
+        "framework-schedule",
+        "The framework runs the pipeline schedule.",
+        _framework_schedule,
+        explain_framework_schedule,
     ),
 )
 

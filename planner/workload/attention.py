@@ -150,12 +150,12 @@ def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[li
         ),
         product("attention.values", "forward", s.seq, float(a.v_dim), kv),
         product("attention.values.dgrad", "backward_input", s.seq, kv, float(a.v_dim)),
-        product("attention.values.wgrad", "backward_weight", kv, float(a.v_dim), s.seq),
+        product("attention.values.kv_grad", "backward_input", kv, float(a.v_dim), s.seq),
         s.memory(
             "attention.softmax.grad", "backward_input", (softmax_passes + 1.0) * w * scores, kernels=softmax_kernels
         ),
         product("attention.scores.dgrad", "backward_input", s.seq, float(a.qk_dim), kv),
-        product("attention.scores.wgrad", "backward_weight", kv, float(a.qk_dim), s.seq),
+        product("attention.scores.kv_grad", "backward_input", kv, float(a.qk_dim), s.seq),
     ]
     if drop:
         ops.append(s.memory("attention.dropout", "forward", (2.0 * w + 1.0) * scores, rerun="selective"))

@@ -15,6 +15,7 @@ from planner.workload.attention import attention_ops
 from planner.workload.context import Shapes
 from planner.workload.feedforward import mlp_ops, moe_ops
 from planner.workload.op import Block, Op
+from planner.workload.split import layer_inputs, output_gradients
 
 FloatArray = NDArray[np.float64]
 
@@ -92,6 +93,7 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         saved_bytes=np.asarray(outside + saved_core),
         saved_selective_bytes=np.asarray(outside),
         saved_full_bytes=np.asarray(row * s.width),
+        weight_bytes=np.asarray(layer_inputs(layer, s) + output_gradients(ops, s)),
     )
 
 
@@ -115,7 +117,9 @@ def _embedding(s: Shapes) -> Block:
         ops.append(s.memory("embedding.positions", "forward", row * (3.0 * s.width + mask), kernels=2.0))
         ops.append(s.memory("embedding.positions.grad", "backward_input", row * (2.0 * s.width + mask)))
         saved = np.asarray(saved + row * mask)
-    return Block("embedding", _kept(ops), saved, saved, saved)
+    # The scatter-add of the weight gradient reads the gradient of every row.
+    waiting = np.asarray(s.tokens * 8.0 + s.tokens * s.model.hidden * s.width)
+    return Block("embedding", _kept(ops), saved, saved, saved, weight_bytes=waiting)
 
 
 def _head(s: Shapes) -> Block:
@@ -157,4 +161,6 @@ def _head(s: Shapes) -> Block:
     )
     kept, gradient = (s.width, s.width) if fused else (s.width + 4.0, 4.0)
     saved = np.asarray(2.0 * s.tokens_sp * s.model.hidden * s.width)
-    return Block("head", _kept(ops), saved, saved, saved, np.asarray(logits * kept), np.asarray(logits * gradient))
+    waiting = np.asarray(s.tokens_saved * s.model.hidden * s.width + output_gradients(ops, s))
+    ends = np.asarray(logits * kept), np.asarray(logits * gradient)
+    return Block("head", _kept(ops), saved, saved, saved, *ends, waiting)

@@ -114,6 +114,9 @@ class Block:
         Kept for the backward per micro-batch without recomputation.
     saved_selective_bytes, saved_full_bytes : array
         The same with selective and full recomputation.
+    weight_bytes : array
+        Kept per micro-batch between the input and the weight gradient where the backward is split: inputs
+        of the matrices and gradients of their outputs (`planner.workload.split`).
     logits_bytes, logits_grad_bytes : array
         Of the head only: what a micro-batch keeps between the loss and its backward; the gradient
         of the logits, which exists for one micro-batch at a time.
@@ -126,3 +129,4 @@ class Block:
     saved_full_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     logits_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     logits_grad_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    weight_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))

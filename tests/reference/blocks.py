@@ -163,9 +163,9 @@ def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
     product("scores", "F", rank.seq, s, a.qk_dim)
     product("values", "F", rank.seq, a.v_dim, s)
     product("dP", "I", rank.seq, s, a.v_dim)
-    product("dV", "W", s, a.v_dim, rank.seq)
+    product("dV", "I", s, a.v_dim, rank.seq)
     product("dQ", "I", rank.seq, a.qk_dim, s)
-    product("dK", "W", s, a.qk_dim, rank.seq)
+    product("dK", "I", s, a.qk_dim, rank.seq)
     rank.moved("softmax", "F", passes * w * scores, launches, "selective")
     rank.moved("softmax.grad", "I", (passes + 1) * w * scores, launches)
     if not rank.preset.dropout:

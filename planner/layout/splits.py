@@ -1,0 +1,181 @@
+"""How the layers of a model are dealt to the virtual stages of a pipeline.
+
+A split is a tuple with the layers of each virtual stage, in the order of the model; an empty one stands
+for the default rule (`split_layers`). Arrays of layouts hold a number for each split (`split_id`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hwmodels.errors import Fault, InputError
+
+Split = tuple[int, ...]
+
+_SPLITS: list[Split] = [()]
+_NUMBERS: dict[Split, int] = {(): 0}
+
+
+def split_id(split: Sequence[int]) -> int:
+    """The number that stands for a split in arrays; 0 for the default rule."""
+    key = tuple(int(n) for n in split)
+    if key not in _NUMBERS:
+        _NUMBERS[key] = len(_SPLITS)
+        _SPLITS.append(key)
+    return _NUMBERS[key]
+
+
+def split_of(number: int) -> Split:
+    """The split that a number of `split_id` stands for."""
+    return _SPLITS[number]
+
+
+def is_even(n_layers: int, n_stages: int) -> bool:
+    """Whether stages hold equal shares of the layers, or of them with embedding and head as a layer each."""
+    return n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0
+
+
+def split_layers(n_layers: int, n_stages: int) -> Split | None:
+    """Layers of each virtual stage by the default rule, or None with fewer layers than stages.
+
+    1. Equal shares where the layers divide.
+    2. Else embedding and head count as a layer each, the first and the last stage hold one layer fewer
+       (126 layers on 16 stages of Llama 3.1 405B, arXiv 2407.21783, section 3.3.2; Megatron-Core's
+       ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split``).
+    3. What is left over goes to the last stages before the last one, which hold the fewest activations in
+       flight and neither embedding nor head; then to the first, then to the last. 61 layers of DeepSeek-V3
+       on 16 stages: 3, fourteen times 4, 2.
+
+    A rule that would leave the first or last stage without a layer counts the layers alone.
+    """
+    if n_stages < 1 or n_stages > n_layers:
+        return None
+    if n_layers % n_stages == 0:
+        return (n_layers // n_stages,) * n_stages
+    ends = 1 if (n_layers + 2) // n_stages > 1 else 0
+    share, rest = divmod(n_layers + 2 * ends, n_stages)
+    shares = [share] * n_stages
+    for stage in [*range(n_stages - 2, 0, -1), 0, n_stages - 1][:rest]:
+        shares[stage] += 1
+    shares[0] -= ends
+    shares[-1] -= ends
+    return tuple(shares)
+
+
+def split_faults(split: Split, n_layers: int, n_stages: int) -> list[Fault]:
+    """Why a split does not deal `n_layers` to `n_stages`; empty where it does."""
+    fits = split_layers(n_layers, n_stages)
+    fix = "stage_layers " + ",".join(map(str, fits)) if fits else f"pp*vpp <= {n_layers}"
+    found = []
+    if len(split) != n_stages:
+        found.append(Fault(f"{len(split)} entries", "", f"pp*vpp = {n_stages} virtual stages", fix, "layers-stages"))
+    if sum(split) != n_layers:
+        why = f"the model has {n_layers}, and each runs once"
+        found.append(Fault(f"{sum(split)} layers in all", "", why, fix, "layers-stages"))
+    if any(n < 0 for n in split) or any(n < 1 for n in split[1:-1]):
+        why = "only the first and the last stage (embedding, loss) may stand without layers"
+        found.append(Fault(f"layers {','.join(map(str, split))}", "", why, fix, "layers-stages"))
+    return found
+
+
+def megatron_split(
+    n_layers: int,
+    pp: int,
+    vpp: int = 1,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    embedding: bool = False,
+    loss: bool = False,
+) -> Split:
+    """The split that Megatron-Core's options give (loop placement).
+
+    Parameters
+    ----------
+    first, last : int or None
+        ``--decoder-first-pipeline-num-layers`` and ``--decoder-last-pipeline-num-layers``: layers of the
+        whole first and last pipeline rank; the other ranks share the rest equally.
+    embedding, loss : bool
+        ``--account-for-embedding-in-pipeline-split`` and ``--account-for-loss-in-pipeline-split``: count
+        as a layer, so that the first and last virtual stage hold one fewer.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        Where Megatron-Core refuses: both kinds at once, shares that are not whole.
+    """
+    where = "stage_layers"
+    if (first is not None or last is not None) and (embedding or loss):
+        why = "Megatron-Core takes either the layers of the end ranks or the counted ends"
+        raise InputError(Fault("first or last with embedding or loss", where, why, "one of them", "layers-stages"))
+    if first is None and last is None:
+        counted = n_layers + embedding + loss
+        if counted % (pp * vpp):
+            near = counted // (pp * vpp) * pp * vpp or pp * vpp
+            why = f"Megatron-Core divides them evenly over {pp * vpp} virtual stages"
+            fix = f"{near - embedding - loss} layers, or stage_layers stage by stage"
+            raise InputError(Fault(f"{counted} layers, counted ends included", where, why, fix, "layers-stages"))
+        shares = [counted // (pp * vpp)] * (pp * vpp)
+        shares[0] -= embedding
+        shares[-1] -= loss
+        return tuple(shares)
+    others = pp - (first is not None) - (last is not None)
+    left = n_layers - (first or 0) - (last or 0)
+    if others < 0 or left < 0 or (left and not others) or (others and left % others):
+        why = f"{left} layers are left for {others} ranks, which share them equally"
+        fix = "stage_layers stage by stage"
+        raise InputError(Fault(f"first={first}, last={last} of {n_layers}", where, why, fix, "layers-stages"))
+    ranks = [left // others if others else 0] * pp
+    ranks[0] = first if first is not None else ranks[0]
+    ranks[-1] = last if last is not None else ranks[-1]
+    if any(n % vpp for n in ranks):
+        why = f"vpp={vpp} divides the layers of every rank"
+        raise InputError(Fault(f"ranks of {ranks} layers", where, why, "stage_layers stage by stage", "layers-stages"))
+    return tuple(n // vpp for _ in range(vpp) for n in ranks)
+
+
+def split_text(split: Split) -> str:
+    """Short text: ``3,14x4,2``."""
+    runs: list[tuple[int, int]] = []
+    for n in split:
+        if runs and runs[-1][1] == n:
+            runs[-1] = (runs[-1][0] + 1, n)
+        else:
+            runs.append((1, n))
+    return ",".join(f"{times}x{n}" if times > 1 else str(n) for times, n in runs)
+
+
+def parse_split(text: str, where: str, n_layers: int, pp: int, vpp: int) -> Split:
+    """A split from ``"3,4,4,2"``, ``"3,14x4,2"``, or Megatron's words ``"first=3,last=2"``, ``"embedding,loss"``.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        Naming `where` and every part that is none of these, or what Megatron-Core refuses.
+    """
+    counts: list[int] = []
+    words: dict[str, int] = {}
+    faults = []
+    for part in (piece.strip() for piece in text.split(",")):
+        name, given, value = part.partition("=")
+        times, crossed, number = part.partition("x")
+        if part in ("embedding", "loss"):
+            words[part] = 1
+        elif given and name in ("first", "last") and value.isdecimal():
+            words[name] = int(value)
+        elif part.isdecimal():
+            counts.append(int(part))
+        elif crossed and times.isdecimal() and number.isdecimal() and 0 < int(times) <= max(n_layers, 1):
+            counts += [int(number)] * int(times)
+        else:
+            why = "it is no number of layers, 14x4, first=3, last=2, embedding or loss"
+            faults.append(Fault(f"{part!r}", where, why, f"{where} 3,14x4,2"))
+    if counts and words:
+        why = "layers stage by stage leave nothing to Megatron's words"
+        faults.append(Fault(f"{text!r} mixes both", where, why, f"{where} 3,14x4,2 or {where} first=3,last=2"))
+    if faults:
+        raise InputError(faults)
+    if not words:
+        return tuple(counts)
+    ends = {name: bool(words.get(name)) for name in ("embedding", "loss")}
+    return megatron_split(n_layers, pp, vpp, first=words.get("first"), last=words.get("last"), **ends)

@@ -1,0 +1,46 @@
+"""What a split backward keeps between a layer's input gradient (I) and its weight gradient (W).
+
+A weight gradient is a product of the input of its matrix and the gradient of its output. Both stay until W
+has run, whatever recomputation would drop or rebuild: I has just rebuilt it. What only I needs (softmax,
+masks, activation inputs) is free after I. For a GPT layer this is the 32*s*b*h bytes of Qi et al.,
+arXiv:2401.10241, table 1: inputs (2 + 2 + 2 + 8)*s*b*h, output gradients (6 + 2 + 8 + 2)*s*b*h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.model.spec import DecoderLayer, LatentAttention, Moe
+from planner.workload.context import Shapes
+from planner.workload.op import BYTES, Op
+
+FloatArray = NDArray[np.float64]
+
+
+def output_gradients(ops: Iterable[Op], s: Shapes) -> FloatArray:
+    """Bytes of the gradients that the weight-gradient GEMMs of a block read: rows x n_out of each."""
+    total = np.zeros(())
+    for op in ops:
+        if op.phase == "backward_weight" and op.kind in ("gemm", "grouped_gemm") and op.impl != "batched":
+            rows = op.dims["k"] * op.dims.get("groups", 1.0)
+            total = total + rows * op.dims["n"] * max(BYTES[op.dtype], s.width)
+    return np.asarray(total)
+
+
+def layer_inputs(layer: DecoderLayer, s: Shapes) -> FloatArray:
+    """Bytes of the inputs of a layer's matrices, each tensor once."""
+    a, ffn = layer.attention, layer.ffn
+    hidden = float(s.model.hidden)
+    rows: FloatArray = np.asarray(s.tokens_saved * hidden + s.tokens * a.n_heads / s.tp * a.v_dim)
+    if isinstance(a, LatentAttention):
+        rows = rows + s.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
+    if not isinstance(ffn, Moe):
+        return np.asarray(s.width * (rows + s.tokens_saved * hidden + s.tokens * ffn.ffn_hidden / s.tp))
+    routed = np.maximum(s.tokens_sp * ffn.top_k * s.ep * s.etp / ffn.n_experts, 1.0) * ffn.n_experts / s.ep
+    rows = rows + s.tokens_sp * hidden + routed * (hidden + ffn.ffn_hidden / s.etp)
+    if ffn.shared_ffn_hidden:
+        rows = rows + s.tokens * ffn.shared_ffn_hidden / s.tp
+    return np.asarray(s.width * rows)
