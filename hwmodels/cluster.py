@@ -166,10 +166,14 @@ def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
     InputError
         As `load`.
     """
+    from hwmodels.catalog import checks
     from hwmodels.schema import ClusterFile
 
     data, marks = yamlfile.parse(text, file)
     parsed = yamlfile.validate(ClusterFile, data, file, marks)
+    faults = checks.inline_faults(data, file, marks)
+    if faults:
+        raise InputError(faults)
     if nodes is not None:
         first = parsed.pools[0].model_copy(update={"nodes": nodes})
         parsed = _resized(parsed.model_copy(update={"pools": [first, *parsed.pools[1:]]}))
