@@ -181,7 +181,7 @@ def show(result: Any) -> None:
     print_table("", report.GROUP_HEADER, [report.group_cells(group) for group in result["groups"]])
     if result["targets"]:
         say()
-        print_table("targets", report.TARGET_HEADER, [report.target_cells(t) for t in result["targets"]], left=3)
+        print_table("targets", report.TARGET_HEADER, report.target_rows(result["targets"]), left=3)
     say()
     say(f"{result['predicted']} of {result['rows']} rows predicted; {report.verdict(result)}")
     for count, reason in report.reasons(result)[:20]:

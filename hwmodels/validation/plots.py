@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def draw(cases: Cases, folder: Path) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in (*rooflines(plt, cases), *bandwidths(plt, cases), *errors(plt, cases)):
+        for name, figure in chain(rooflines(plt, cases), bandwidths(plt, cases), errors(plt, cases)):
             path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-').lower()}.png"
             figure.savefig(path, dpi=110)
             plt.close(figure)
@@ -91,8 +92,8 @@ def _finish_ratio(axis: Any, label: str) -> None:
     axis.set_yscale("log", base=2)
     low, high = axis.get_ylim()
     axis.set_ylim(max(min(low, 0.66), 0.1), min(max(high, 1.5), 10.0))
-    ticks = (0.125, 0.25, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 4.0, 8.0)
     low, high = axis.get_ylim()
+    ticks = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0) if high > 3.0 * low else (0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)
     axis.set_yticks([t for t in ticks if low <= t <= high], [f"{t:g}" for t in ticks if low <= t <= high])
     axis.minorticks_off()
     axis.set_ylabel("measured time /\npredicted time")
@@ -116,15 +117,19 @@ def rooflines(plt: Any, cases: Cases) -> Iterator[tuple[str, Any]]:
         figure, above, below = _pair(plt, f"GEMM on {name}: measured (dots) and predicted (crosses)")
         intensity = its.amounts["flops"] / its.amounts["bytes"]
         above.set_yscale("log")
+        roofs: set[float] = set()
         span = np.geomspace(intensity.min(), intensity.max(), 200)
         for colour, (dtype, kept) in zip(COLOURS, _named(its.tags["dtype"]), strict=False):
             x, part = intensity[kept], its.take(kept)
             rate = part.amounts["flops"] / 1e12
             _dots(above, x, rate / part.measured_s, rate / part.predicted_s, colour, dtype)
             peak = device.peak_flops.get(dtype.partition("_")[0])
-            if peak is not None:
+            if peak is not None and peak not in roofs:
+                roofs.add(peak)
                 roof = np.minimum(span * device.memory_bandwidth, peak) / 1e12
-                above.plot(span, roof, "-", color=colour, linewidth=1.0, label=f"{dtype} datasheet roof")
+                above.plot(
+                    span, roof, "-", color=colour, linewidth=1.0, label=f"datasheet roof, {peak / 1e12:,.0f} TFLOP/s"
+                )
             _ratio(below, x, part, colour)
         above.set_ylabel("achieved TFLOP/s")
         above.legend(fontsize=7, ncols=2, loc="lower right", framealpha=0.9)
@@ -184,23 +189,28 @@ def _series(part: Cases) -> Words:
 
 
 def errors(plt: Any, cases: Cases) -> Iterator[tuple[str, Any]]:
-    """Attention and expert exchange: time against size, and measured over predicted, for each device."""
-    for kind, tag, label in (("attention", "phase", "FLOP (prefill, training) or bytes of KV cache read (decode)"),
-                             ("expert", "op", "bytes exchanged by a rank")):  # fmt: skip
+    """Attention and expert exchange: time against size for each device and phase or op."""
+    for kind, tag in (("attention", "phase"), ("expert", "op")):
         rows = cases.take(np.asarray((cases.kind == kind) & (cases.x > 0), np.bool_))
         for device, where in _named(rows.tags["device"]):
             there = rows.take(where)
             for word, mask in _named(there.tags[tag]):
                 part = there.take(mask)
-                if len(part) < LEAST_ROWS:
-                    continue
-                figure, above, below = _pair(plt, f"{kind} {word} on {device}: measured (dots) and predicted (crosses)")
-                above.set_yscale("log")
-                for colour, (name, kept) in zip(COLOURS * 3, _named(part.tags["implementation"]), strict=False):
-                    row = part.take(kept)
-                    _dots(above, row.x, row.measured_s * 1e6, row.predicted_s * 1e6, colour, name)
-                    _ratio(below, row.x, row, colour)
-                above.set_ylabel("time, microseconds")
-                above.legend(fontsize=7, loc="upper left", framealpha=0.9)
-                _finish_ratio(below, label)
-                yield f"{kind} {device} {word}", figure
+                if len(part) >= LEAST_ROWS:
+                    yield f"{kind} {device} {word}", _times(plt, part, kind, f"{kind} {word} on {device}", word)
+
+
+def _times(plt: Any, part: Cases, kind: str, title: str, word: str) -> Any:
+    """The figure of `errors` for one device and phase: one colour an implementation."""
+    figure, above, below = _pair(plt, f"{title}: measured (dots) and predicted (crosses)")
+    above.set_yscale("log")
+    names = np.where(part.tags["implementation"] == "", "not stated", part.tags["implementation"]).astype(object)
+    for i, (name, kept) in enumerate(_named(names)):
+        row, colour = part.take(kept), COLOURS[i % len(COLOURS)]
+        _dots(above, row.x, row.measured_s * 1e6, row.predicted_s * 1e6, colour, name)
+        _ratio(below, row.x, row, colour)
+    above.set_ylabel("time, microseconds")
+    above.legend(fontsize=7, loc="upper left", framealpha=0.9)
+    size = "bytes that a rank exchanges" if kind == "expert" else "FLOP"
+    _finish_ratio(below, "bytes of KV cache that are read" if word == "decode" else size)
+    return figure

@@ -65,7 +65,22 @@ def group_cells(group: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def target_cells(line: Mapping[str, Any]) -> list[str]:
+def target_rows(lines: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """The table of targets; what a target is and of which member stand on the first of their lines only."""
+    rows, before = [], ("", "")
+    for line in lines:
+        now = (line["what"], line["member"])
+        cells = _target_cells(line)
+        if now == before:
+            cells[1] = ""
+        if now[0] == before[0]:
+            cells[0] = ""
+        rows.append(cells)
+        before = now
+    return rows
+
+
+def _target_cells(line: Mapping[str, Any]) -> list[str]:
     """One line of the table of targets."""
 
     def said(value: float | None) -> str:
@@ -135,7 +150,7 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
         "",
         f"{result['predicted']} of {result['rows']} rows are predicted; {verdict(result)}.", "",
         "## Targets", "",
-        *_table(TARGET_HEADER, [target_cells(line) for line in result["targets"]], left=3), "",
+        *_table(TARGET_HEADER, target_rows(result["targets"]), left=3), "",
         "## Groups, all implementations together", "",
         *_table(GROUP_HEADER, [group_cells(group) for group in result["groups"]]), "",
         "## Rows that are not predicted", "",

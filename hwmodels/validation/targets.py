@@ -1,8 +1,9 @@
 """The table of what the laws must reach, as data, and how far they are from it.
 
 A target selects rows by tags and amounts of `Scored`, takes a metric of their absolute relative errors, and has a
-limit. Every limit is read as the larger of the figure given and the floor that rows which are equal in all inputs leave,
-where enough rows have twins (`floor.Floor.speaks`). Selections of fewer than `MIN_ROWS` rows are printed, not judged.
+limit. Every limit is read as the larger of the figure given and the floor that rows which are equal in all inputs
+leave, where enough rows have twins (`floor.Floor.speaks`). Selections of fewer than `MIN_ROWS` rows are printed, not
+judged.
 """
 
 from __future__ import annotations
