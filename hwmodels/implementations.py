@@ -42,6 +42,17 @@ class Implementation:
 
 TABLE: tuple[tuple[str, str, str, str], ...] = (
     # pattern in "source | notes | kernel" (regular expression), framework, algorithm, mode
+    # collectives: custom all-reduce kernels of the engines, then the tools that timed NCCL and RCCL
+    (r"custom all-reduce \(SGLang\w*_graph", "sglang", "custom", "graph"),
+    (r"custom all-reduce \(TRTLLM", "trtllm", "custom", ""),
+    (r"custom all-reduce \(vLLM\w*_graph", "vllm", "custom", "graph"),
+    (r"custom all-reduce \(vLLM", "vllm", "custom", ""),
+    (r"kineto nccl kernel", "torch", "nccl", "kernel"),
+    (r"RCCL", "rccl", "", ""),
+    (r"algo Ring forced", "nccl", "ring", ""),
+    (r"default settings: P2P limited|default env: half of one NIC", "nccl", "", "default"),
+    (r"older stack", "nccl", "", "older"),
+    (r"/comm/nccl/|nccl-tests|NCCL|nccl/README|micro-benchmarks/nccl|clusters/nebius", "nccl", "", ""),
     # expert dispatch and combine: `lib` is the kernel; names are those of hwmodels.collectives.expert_implementations
     (r"/trtllm/.*NVLinkOneSided", "trtllm", "nvlink-one-sided", ""),
     (r"/trtllm/.*NVLinkTwoSided", "trtllm", "nvlink-two-sided", ""),
@@ -60,6 +71,29 @@ TABLE: tuple[tuple[str, str, str, str], ...] = (
     (r"DeepEP V2", "deepep", "v2-normal", ""),
     (r"DeepEP.*low-latency", "deepep", "low-latency", ""),
     (r"DeepEP.*normal", "deepep", "normal", ""),
+    # attention: the last word is the kernel; prefill and decode kernels of one library share a line
+    (r"/attention/trtllm/.*\| torch_flow_flashinfer$", "trtllm", "flashinfer", ""),
+    (r"/attention/trtllm/", "trtllm", "fmha", ""),
+    (r"/attention/sglang/.*\| flash_attention$", "sglang", "fa2", ""),
+    (r"/attention/sglang/.*\| fa3$", "sglang", "fa3", ""),
+    (r"/attention/sglang/.*\| fa4$", "sglang", "fa4", ""),
+    (r"/attention/sglang/.*\| trtllm_mha$", "sglang", "trtllm", ""),
+    (r"/attention/sglang/.*\| triton", "sglang", "triton", ""),
+    (r"/attention/sglang/.*\| flashinfer", "sglang", "flashinfer", ""),
+    (r"/attention/vllm/.*\| vllm_flashinfer_trtllm(?:decode|prefill)$", "vllm", "trtllm", ""),
+    (r"/attention/vllm/.*\| vllm_flashinfer", "vllm", "flashinfer", ""),
+    (r"/attention/vllm/.*\| vllm_triton", "vllm", "triton", ""),
+    (r"/attention/vllm/.*\| vllm_flash_attn_fa2$", "vllm", "fa2", ""),
+    (r"/attention/vllm/.*\| vllm_flash_attn_fa3$", "vllm", "fa3", ""),
+    (r"/attention/vllm/.*\| vllm_flash_attn_fa4$", "vllm", "fa4", ""),
+    # vLLM's kernels for Intel GPUs were replaced between 0.20 and 0.26 (an fp8 cache is read 1.2-3 times as fast)
+    (r"/attention/vllm/0\.(?:1[5-9]|20)\.", "vllm", "fa", "0.20"),
+    (r"/attention/vllm/", "vllm", "fa", ""),
+    (r"flash-attention.*\| FlashAttention-2$", "flashattn", "fa2", ""),
+    (r"flash-attention.*\| FlashAttention-3$", "flashattn", "fa3", ""),
+    (r"\| cuDNN$", "cudnn", "sdpa", ""),
+    # GEMM: vLLM's block-scaled fp8 products were timed eagerly (floor 55 us; data/README, trap 6)
+    (r"/gemm/vllm/.*Fp8BlockScaledMMKernel", "vllm", "", "eager"),
     (r"microsoft/vidur", "vidur", "", ""),
     (r"/trtllm/", "trtllm", "", ""),
     (r"/sglang/", "sglang", "", ""),
