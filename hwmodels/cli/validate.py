@@ -136,7 +136,7 @@ def _extra(parts: Sequence[Scored], files: Sequence[Path], held_out: bool) -> li
     found = [targets.speed()] if "gemm" in kinds else []
     if not held_out:
         return found
-    for kind, module in (("gemm", "gemm"), ("collective", "collectives")):
+    for kind, module in (("gemm", "gemm"), ("collective", "collectives"), ("expert", "expert")):
         if kind in kinds:
             note(f"fit {module} without each of its parts on {kinds[kind].parent}")
             run = import_module(f"hwmodels.fit.{module}").held_out

@@ -15,6 +15,7 @@ from hwmodels.collectives.all_to_all import AllToAll
 from hwmodels.collectives.base import Collective, Group, bandwidth_bound
 from hwmodels.collectives.broadcast import Broadcast
 from hwmodels.collectives.coefficients import BETWEEN, coefficient
+from hwmodels.collectives.expert import expert_bound, expert_seconds, expert_sms
 from hwmodels.collectives.overlap import Taken, overlap
 from hwmodels.collectives.reduce_scatter import ReduceScatter
 from hwmodels.collectives.send_recv import SendRecv
@@ -41,6 +42,9 @@ __all__ = [
     "bound",
     "chosen",
     "evidence",
+    "expert_bound",
+    "expert_seconds",
+    "expert_sms",
     "names",
     "overlap",
     "seconds",
