@@ -125,7 +125,10 @@ TARGETS = (
         "collectives-nodes-small", "multi-node collectives < 64 MiB", "collective", {"median": 30.0},
         amounts={"n_nodes": (2, np.inf), "bytes": (0.0, 64 * MIB - 1)},
     ),
-    Target("expert", "MoE dispatch and combine", "expert", {"median": 12.0}),
+    Target(
+        "expert", "MoE dispatch and combine", "expert", {"median": 12.0},
+        {"op": ("dispatch", "combine", "combine_low_precision")},
+    ),
 )  # fmt: skip
 """The measured part of the table; leaving out a generation or system, and speed, come from `held_out` and `speed`."""
 

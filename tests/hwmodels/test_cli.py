@@ -282,4 +282,13 @@ def test_check_of_every_preset_says_something(call: Callable[..., Done]) -> None
     for name in catalog.cluster_names():
         done = call("check", name, "--json")
         findings = json.loads(done.out)["findings"]
-        assert done.code == (1 if findings else 0)
+        assert done.code == (1 if any(f["severity"] == "problem" for f in findings) else 0)
+        assert all(f["what"] and f["why"] and f["fix"] for f in findings)
+
+
+def test_check_ends_with_1_on_a_problem(call: Callable[..., Done], tmp_path: Path) -> None:
+    # Three ports cannot be shared evenly by the eight GPUs of a node.
+    text = catalog.text("clusters", "dgx-h100").replace("ports_per_node: 8", "ports_per_node: 3")
+    (tmp_path / "mine.yaml").write_text(text.replace("nodes: 1", "nodes: 2"), encoding="utf-8")
+    done = call("check", "mine.yaml")
+    assert done.code == 1 and "problem: 3 ports for 8 GPUs a node" in done.out and "Try: " in done.out

@@ -161,18 +161,18 @@ def test_target_takes_its_rows_and_limits() -> None:
 def test_limit_is_read_as_the_larger_of_figure_and_floor() -> None:
     # Five pairs of 1.0 and 1.5: c = (1 + 2/3) / (1 + 4/9) = 1.15385, residuals 15.4% and 23.1%, their median 19.2%.
     times, key = [1.0, 1.5] * 5, "aabbccddee"
-    part = scored("expert", times, [1.2] * 10, key=key)
+    part = scored("expert", times, [1.2] * 10, key=key, op="combine")
     (line,) = targets.evaluate(Cases.of([part]))
     assert line.limit == 12.0 and line.floor == pytest.approx(19.23, abs=0.01) and line.allowed == line.floor
     assert line.figure == pytest.approx(20.0) and line.met is False
     # With twins among fewer than half of the rows the floor is printed and moves nothing.
-    lone = scored("expert", [1.0] * 11, [1.1] * 11)
+    lone = scored("expert", [1.0] * 11, [1.1] * 11, op="dispatch")
     (line,) = targets.evaluate(Cases.of([part, lone]))
     assert line.floor is not None and line.allowed == 12.0
 
 
 def test_few_rows_are_printed_and_not_judged() -> None:
-    (line,) = targets.evaluate(Cases.of([scored("expert", [1.0] * 9, [3.0] * 9)]))
+    (line,) = targets.evaluate(Cases.of([scored("expert", [1.0] * 9, [3.0] * 9, op="dispatch")]))
     assert line.figure == pytest.approx(200.0) and line.met is None
 
 
@@ -223,7 +223,7 @@ def test_limits_shrink_and_never_grow(tmp_path: Path) -> None:
     file.write_text("anything")
 
     def errors(predicted: float) -> list[regression.FileErrors]:
-        return [regression.errors_of(scored("expert", [1.0] * 10, [predicted] * 10, file=str(file)))]
+        return [regression.errors_of(scored("expert", [1.0] * 10, [predicted] * 10, file=str(file), op="combine"))]
 
     regression.tighten(errors(1.2), limits)
     kept = json.loads(limits.read_text())
