@@ -224,11 +224,11 @@ def _sharding(cluster: Cluster) -> Iterator[Finding]:
     full, hybrid = network_seconds_per_byte(fabric)
     yield Finding(
         "full-or-hybrid-shard", "note",
-        f"sharding over all {fabric.nodes} nodes moves {full * 1e9 * 1e3:.3g} ms of network traffic for each GB of "
-        f"parameters a step, sharding inside nodes {hybrid * 1e9 * 1e3:.3g} ms",
+        f"sharding over all {fabric.nodes} nodes moves {full * 1e12:.3g} ms of network traffic for each GB of "
+        f"parameters a step, sharding inside nodes {hybrid * 1e12:.3g} ms",
         "full sharding gathers parameters twice and scatters gradients once over the network; hybrid sharding only "
         "sums gradients there",
-        f"hybrid sharding when a step computes for less than {full * 1e9 * 1e3:.3g} ms per GB and a node has the memory "
+        f"hybrid sharding when a step computes for less than {full * 1e12:.3g} ms per GB and a node has the memory "
         "for whole states", {"full_s_per_byte": full, "hybrid_s_per_byte": hybrid},
     )  # fmt: skip
 
