@@ -6,7 +6,10 @@ The file (``*`` optional)::
     pools: [{device: h100-sxm-80gb, gpus_per_node: 8, nodes: 16}]     # device: a catalog name or a mapping
     fabric:
       intra_node: nvlink4                                             # a catalog name or a mapping
-      inter_node*: {link: infiniband-ndr, ports_per_node: 8, topology: rail-fat-tree, oversubscription: 1}
+      inter_node*: {link: infiniband-ndr, ports_per_node: 8, topology: rail-fat-tree, oversubscription: 1,
+                    leaf_nodes*: 32, pod_nodes*: 0, pod_oversubscription*: 1, spines*: 1}   # see `network.Fabric`
+      # or {link: ici-v5e, ports_per_node: 4, topology: torus, torus: [16, 16]}
+      pcie*: {sockets: 2, gpus_per_switch: 1, socket_bandwidth: 40GB/s, source: ...}
     price*: {usd_per_gpu_hour: 2.95, source: ...}
     mtbf*: {gpu_hours: 50000, source: ...}
     overlap*: {value: 0.85, source: ...}
@@ -32,7 +35,8 @@ import numpy as np
 from hwmodels import catalog, yamlfile
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
-from hwmodels.network import Fabric, Link
+from hwmodels.network import Fabric, Link, PcieTree
+from hwmodels.network.fabric import torus_shape
 
 if TYPE_CHECKING:
     from hwmodels.schema import ClusterFile, PoolFile
@@ -162,14 +166,29 @@ def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
     InputError
         As `load`.
     """
+    from hwmodels.catalog import checks
     from hwmodels.schema import ClusterFile
 
     data, marks = yamlfile.parse(text, file)
     parsed = yamlfile.validate(ClusterFile, data, file, marks)
+    faults = checks.inline_faults(data, file, marks)
+    if faults:
+        raise InputError(faults)
     if nodes is not None:
         first = parsed.pools[0].model_copy(update={"nodes": nodes})
-        parsed = parsed.model_copy(update={"pools": [first, *parsed.pools[1:]]})
+        parsed = _resized(parsed.model_copy(update={"pools": [first, *parsed.pools[1:]]}))
     return _build(parsed, file, marks)
+
+
+def _resized(parsed: ClusterFile) -> ClusterFile:
+    """The file with a torus of as many dimensions for the number of nodes that was asked for."""
+    network = parsed.fabric.inter_node
+    total = sum(pool.nodes for pool in parsed.pools)
+    if network is None or not network.torus or math.prod(network.torus) == total:
+        return parsed
+    shape = list(torus_shape(total, len(network.torus)))
+    fabric = parsed.fabric.model_copy(update={"inter_node": network.model_copy(update={"torus": shape})})
+    return parsed.model_copy(update={"fabric": fabric})
 
 
 def _device(pool: PoolFile, extra: Mapping[str, Coefficient]) -> Device:
@@ -190,6 +209,37 @@ def _link(entry: Any) -> Link:
         return catalog.link(entry)
     built: Link = entry.build()
     return built
+
+
+def _fabric(
+    parsed: ClusterFile,
+    total: int,
+    intra: Link,
+    inter: Link | None,
+    curves: Mapping[str, Mapping[int, tuple[tuple[float, float], ...]]],
+) -> Fabric:
+    """The fabric of a file, with its tiers or torus."""
+    network, tables = parsed.fabric.inter_node, parsed.collectives
+    more: dict[str, Any] = {}
+    if network is not None:
+        more = {
+            name: getattr(network, name)
+            for name in (
+                "ports_per_node", "oversubscription", "topology", "leaf_nodes", "pod_nodes", "pod_oversubscription",
+                "spines",
+            )
+        }  # fmt: skip
+        more["torus"] = tuple(network.torus)
+    return Fabric(
+        parsed.pools[0].gpus_per_node,
+        total,
+        intra,
+        inter,
+        tables=curves,
+        tables_source=Coefficient(1.0, tables.source, tables.rows, tables.residual) if tables else None,
+        pcie=parsed.fabric.pcie.build() if parsed.fabric.pcie else PcieTree(),
+        **more,
+    )
 
 
 def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
@@ -215,20 +265,7 @@ def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
     curves: dict[str, dict[int, tuple[tuple[float, float], ...]]] = {}
     if tables is not None:
         curves = {str(op): {n: tuple(points) for n, points in t.items()} for op, t in tables.curves.items()}
-    fabric = attempt(
-        ("fabric",),
-        lambda: Fabric(
-            parsed.pools[0].gpus_per_node,
-            total,
-            intra,
-            inter,
-            network.ports_per_node if network else 0,
-            network.oversubscription if network else 1.0,
-            network.topology if network else "none",
-            curves,
-            Coefficient(1.0, tables.source, tables.rows, tables.residual) if tables else None,
-        ),
-    )
+    fabric = attempt(("fabric",), lambda: _fabric(parsed, total, intra, inter, curves))
     if faults:
         raise InputError(faults)
     price, mtbf = parsed.price, parsed.mtbf

@@ -1,4 +1,4 @@
-"""Readers of measured CSV files (GEMM, attention, collectives), with every fault named by row and column.
+"""Readers of measured CSV files (GEMM, attention, collectives, expert exchange), with every fault by row and column.
 
 The tables below turn ``gpu`` and ``dtype`` into a device of the catalog and a dtype of the laws;
 `hwmodels.implementations` turns the other words into an implementation.
@@ -169,3 +169,29 @@ def collectives(path: str | Path) -> Rows:
     """
     numbers = ("n_gpus", "n_nodes", "bytes", "time_us")
     return read(path, numbers, ("system", "op", "notes", "source"), numbers)
+
+
+def expert(path: str | Path) -> Rows:
+    """``moe_alltoall_measured.csv``: times, or where there is none a bandwidth (GB/s), of dispatch and combine.
+
+    Raises
+    ------
+    InputError
+        As `read`; also for a row with neither a time nor a bandwidth, and for a zero where none can be.
+    """
+    above_zero = ("ep_size", "hidden", "topk", "experts", "time_us", "bw_GBps")
+    words = ("gpu", "lib", "phase", "dtype", "source")
+    rows = read(path, ("tokens_per_rank", "n_nodes", "comm_sms", *above_zero), words, ("tokens_per_rank",))
+    faults = [
+        Fault(f"value {rows.numbers[name][i]:g}", f"{path}:{rows.line[i]}: column {name}", "", "a value > 0")
+        for name in above_zero
+        for i in np.flatnonzero(rows.numbers[name] <= 0)
+    ]
+    untimed = np.isnan(rows.numbers["time_us"]) & np.isnan(rows.numbers["bw_GBps"])
+    faults += [
+        Fault("both cells are blank", f"{path}:{line}: columns time_us, bw_GBps", fix="a time or a bandwidth")
+        for line in rows.line[untimed]
+    ]
+    if faults:
+        raise InputError(faults[:50])
+    return rows

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from hwmodels import laws, units
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
-from hwmodels.network import Link
+from hwmodels.network import Link, PcieTree
 
 
 def _quantity(parse: Callable[[object], float], positive: bool) -> Any:
@@ -150,10 +150,14 @@ class LinkFile(Strict):
     """`catalog/networks/NAME.yaml`."""
 
     name: Text
-    kind: Literal["nvlink", "xgmi", "pcie", "infiniband", "roce", "efa", "ethernet", "loopback"]
+    kind: Literal["nvlink", "xgmi", "ici", "pcie", "infiniband", "roce", "efa", "ethernet", "loopback"]
+    generation: Text | None = None
     bandwidth: Bandwidth
     latency: Duration
-    topology: Literal["switch", "mesh", "tree", "rail-fat-tree", "fat-tree", "loopback"] = "switch"
+    topology: Literal[
+        "switch", "mesh", "cube-mesh", "pairs", "tree", "rail-fat-tree", "fat-tree", "torus", "loopback"
+    ] = "switch"
+    beyond: Bandwidth | None = None
     mesh_peers: Count = 0
     nvls: Annotated[bool, Field(strict=True)] = False
     source: Text
@@ -168,7 +172,7 @@ class LinkFile(Strict):
         inherited = laws.coefficients(laws.LINK_KINDS, self.name, self.laws_of or self.name)
         return Link(
             self.name, self.kind, self.bandwidth, self.latency, self.source, self.topology, self.mesh_peers, self.nvls,
-            {**inherited, **own},
+            {**inherited, **own}, self.generation or "", self.beyond or 0.0,
         )  # fmt: skip
 
 
@@ -185,8 +189,26 @@ class InterNode(Strict):
 
     link: Text | LinkFile
     ports_per_node: Degree
-    topology: Literal["rail-fat-tree", "fat-tree"] = "rail-fat-tree"
+    topology: Literal["rail-fat-tree", "fat-tree", "torus"] = "rail-fat-tree"
     oversubscription: Annotated[Number, Field(ge=1)] = 1.0
+    leaf_nodes: Count = 0
+    pod_nodes: Count = 0
+    pod_oversubscription: Annotated[Number, Field(ge=1)] = 1.0
+    spines: Degree = 1
+    torus: list[Degree] = []
+
+
+class PcieFile(Strict):
+    """The PCIe tree of a node."""
+
+    sockets: Degree = 2
+    gpus_per_switch: Degree = 1
+    socket_bandwidth: Bandwidth
+    source: Text
+
+    def build(self) -> PcieTree:
+        """The domain object."""
+        return PcieTree(self.sockets, self.gpus_per_switch, self.socket_bandwidth, self.source)
 
 
 class FabricFile(Strict):
@@ -194,6 +216,7 @@ class FabricFile(Strict):
 
     intra_node: Text | LinkFile
     inter_node: InterNode | None = None
+    pcie: PcieFile | None = None
 
 
 class Price(Strict):

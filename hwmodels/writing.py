@@ -70,6 +70,10 @@ def link_content(link: Link) -> dict[str, Any]:
         "nvls": bool(link.nvls),
         "source": link.source,
     }
+    if link.generation:
+        content["generation"] = link.generation
+    if link.beyond:
+        content["beyond"] = _plain(link.beyond, "B/s")
     content["laws_of"] = NO_LAWS
     if link.coefficients:
         content["coefficients"] = {name: coefficient_content(c) for name, c in link.coefficients.items()}
@@ -93,7 +97,18 @@ def cluster_content(cluster: Cluster) -> dict[str, Any]:
             "ports_per_node": fabric.ports_per_node,
             "topology": fabric.topology,
             "oversubscription": float(fabric.oversubscription),
+            "leaf_nodes": int(fabric.leaf_nodes),
+            "pod_nodes": int(fabric.pod_nodes),
+            "pod_oversubscription": float(fabric.pod_oversubscription),
+            "spines": int(fabric.spines),
+            "torus": [int(d) for d in fabric.torus],
         }
+    content["fabric"]["pcie"] = {
+        "sockets": int(fabric.pcie.sockets),
+        "gpus_per_switch": int(fabric.pcie.gpus_per_switch),
+        "socket_bandwidth": _plain(fabric.pcie.socket_bandwidth, "B/s"),
+        "source": fabric.pcie.source,
+    }
     for key, field, value in (
         ("price", "usd_per_gpu_hour", cluster.usd_per_gpu_hour),
         ("mtbf", "gpu_hours", cluster.mtbf_gpu_hours),

@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
 from hwmodels import catalog, laws, yamlfile
-from hwmodels.errors import Fault, InputError, RunError
+from hwmodels.errors import Fault, InputError
+from hwmodels.files import write_text
 from hwmodels.laws import LawSections
 from hwmodels.writing import number
 
-KINDS = ("gemm", "attention", "collectives")
-"""Laws that are fitted, each by ``hwmodels.fit.<kind>.fit``."""
-
-
-def write_beside(path: Path, text: str) -> None:
-    """Write a temporary file in the same folder and rename it.
-
-    Raises
-    ------
-    RunError
-        When the folder cannot be written to.
-    """
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error.strerror}). Try: a catalog folder of your own") from None
+KINDS = tuple(
+    kind for kind in (*laws.DEVICE_KINDS, *laws.LINK_KINDS) if Path(__file__).with_name(f"{kind}.py").is_file()
+)
+"""Laws that are fitted, each by ``hwmodels.fit.<kind>.fit``: those that have a file beside this one."""
 
 
 def content(kind: str, found: LawSections) -> str:
@@ -60,8 +39,12 @@ def content(kind: str, found: LawSections) -> str:
     return yamlfile.dump({"law": kind, "sections": parts})
 
 
-def fit(data: Path, out: Path, kinds: Iterable[str] = KINDS) -> dict[str, int]:
+def fit(
+    data: Path, out: Path, kinds: Iterable[str] = KINDS, progress: Callable[[str], object] | None = None
+) -> dict[str, int]:
     """Fit the laws of `kinds` on the CSV files of `data` and write ``laws/<kind>.yaml`` below `out`.
+
+    `progress` is told before each fit what is fitted.
 
     Returns
     -------
@@ -81,11 +64,12 @@ def fit(data: Path, out: Path, kinds: Iterable[str] = KINDS) -> dict[str, int]:
         raise InputError(Fault(f"law {unknown[0]!r} is unknown", "fit", fix="one of " + ", ".join(KINDS)))
     written = {}
     for kind in wanted:
+        if progress is not None:
+            progress(f"fit {kind} on {data}")
         run: Callable[[Path], LawSections] = import_module(f"hwmodels.fit.{kind}").fit
         found = run(data)
         target = out / "laws" / f"{kind}.yaml"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_beside(target, content(kind, found))
+        write_text(target, content(kind, found))
         written[f"laws/{kind}.yaml"] = sum(len(b.values) for s in found.values() for b in s.blocks)
         # What was read before is no longer what the file says.
         laws.sections.cache_clear()

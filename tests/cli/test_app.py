@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hwmodels.cli import running
 from hwmodels.errors import Fault, InfeasibleError, InputError, RunError
-from planner.cli import app as application
 from planner.cli import list as listing
 from tests.conftest import ROOT
 
@@ -153,7 +153,7 @@ def test_ctrl_c_during_the_imports_is_one_line_and_130() -> None:
         "m.leave(m.start())\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == application.INTERRUPTED
+    assert done.returncode == running.INTERRUPTED
     assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: interrupted")
 
 
@@ -191,7 +191,7 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
         check=False,
     )
     os.close(write)
-    assert (done.returncode, done.stderr) == (application.BROKEN_PIPE, "")
+    assert (done.returncode, done.stderr) == (running.BROKEN_PIPE, "")
 
 
 def test_no_colour_when_not_a_terminal(call) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwmodels import catalog, fit, measured, validation, yamlfile
-from hwmodels.__main__ import main, run
+from hwmodels import catalog, fit, measured, validation
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import InputError
-from hwmodels.fit import recording, solve
+from hwmodels.fit import solve
 from hwmodels.kernels import attention_seconds, gemm_seconds, memory_seconds
 
 
@@ -211,43 +208,6 @@ def test_every_fault_of_a_measured_file(tmp_path: Path) -> None:
         measured.gemm(tmp_path / "none.csv")
 
 
-def test_validate_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # A file whose times are the law's own, one 10% slower and one 10% faster than it: errors -9.09%, +11.1%.
-    device = catalog.device("a100-sxm-80gb")
-    law = float(gemm_seconds(device, 4096, 4096, 4096, impl="sglang").mid) * 1e6
-    path = tmp_path / "g.csv"
-    body = "".join(f"a100_sxm,bfloat16,4096,4096,4096,{law * f!r},,,a/sglang/b\n" for f in (1.0, 1.1, 0.9))
-    path.write_text(GEMM_HEAD + body + "abacus,bfloat16,1,1,1,1,,,s\n")
-    assert run(["validate", str(path), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert (result["schema"], result["rows"], result["predicted"]) == (1, 4, 3)
-    assert result["skipped"] == [{"id": "g.csv:5", "reason": "device not in the catalog"}]
-    (group,) = result["groups"]
-    assert group["group"] == "gemm a100-sxm-80gb bf16 sglang large" and group["metric"] == "kernel_time"
-    assert group["max_abs_pct"] == pytest.approx(11.11) and group["median_abs_pct"] == pytest.approx(9.09)
-    assert group["bias_pct"] == pytest.approx((0 - 9.0909 + 11.1111) / 3, abs=0.01)
-    assert run(["validate", str(path)]) == 0
-    assert "3 of 4 rows predicted" in capsys.readouterr().out
-
-
-def test_command_line_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for arguments, words in (
-        (["validate"], "no file is named"),
-        (["validate", str(tmp_path / "none.csv")], "no such file"),
-        (["fit", "--data", str(tmp_path)], "no such file"),
-    ):
-        monkeypatch.setattr(sys, "argv", ["hwmodels", *arguments])
-        assert main() == 2
-        assert words in capsys.readouterr().err
-    odd = tmp_path / "odd.csv"
-    odd.write_text("a,b\n1,2\n")
-    monkeypatch.setattr(sys, "argv", ["hwmodels", "validate", str(odd)])
-    assert main() == 2
-    assert "no known format" in capsys.readouterr().err
-
-
 # --- published rows
 
 
@@ -290,21 +250,3 @@ def test_errors_on_published_rows(groups: dict[str, dict[str, float]], group: st
 
 def test_anchored_device_passes_through_its_row(groups: dict[str, dict[str, float]]) -> None:
     assert groups["gemm mi300x-192gb bf16 mamf large"]["max_abs_pct"] < 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", recording.KINDS)
-def test_the_catalog_is_what_the_fit_writes(kind: str, shared_data: Path, tmp_path: Path) -> None:
-    recording.fit(shared_data, tmp_path, [kind])
-    name = f"laws/{kind}.yaml"
-    fresh, _ = yamlfile.parse((tmp_path / name).read_text(), name)
-    kept, _ = yamlfile.parse((recording.catalog_folder() / name).read_text(), name)
-    assert set(fresh["sections"]) == set(kept["sections"])
-    for section, content in fresh["sections"].items():
-        before = kept["sections"][section]
-        assert content["measured"] == before["measured"]
-        for new, old in zip(content["blocks"], before["blocks"], strict=True):
-            assert (new["source"], new["rows"]) == (old["source"], old["rows"])
-            assert set(new["values"]) == set(old["values"])
-            # Another SciPy may stop a little elsewhere in a flat direction; the fit must be as good.
-            assert new["residual"] == pytest.approx(old["residual"], rel=0.1, abs=0.01)

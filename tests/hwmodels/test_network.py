@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 
-import networkx as nx
 import numpy as np
 import pytest
 
@@ -61,29 +60,6 @@ def test_group_path() -> None:
     assert fabric.group_path(shape(8, 4)) == ("nvlink4", "infiniband-ndr")
     with pytest.raises(InputError, match="5 nodes"):
         fabric.group_path(shape(8, 5))
-
-
-def test_graph_of_rails() -> None:
-    graph = clusters.load("dgx-h100:3").fabric.graph()
-    # 24 GPUs, 3 switches, 24 ports, 8 leaves (one a rail), 1 spine.
-    assert graph.number_of_nodes() == 24 + 3 + 24 + 8 + 1
-    assert nx.is_connected(graph)
-    # GPU 2 of node 0 reaches GPU 2 of node 2 over its own rail: gpu, port, leaf, port, gpu.
-    assert nx.shortest_path(graph, "gpu:0.2", "gpu:2.2") == ["gpu:0.2", "port:0.2", "leaf:2", "port:2.2", "gpu:2.2"]
-    assert graph["gpu:0.0"]["switch:0"]["bandwidth"] == 450e9
-    assert graph["port:0.0"]["leaf:0"]["bandwidth"] == 50e9
-    # Between two nodes 8 ports can carry 400 GB/s.
-    flow, _ = nx.maximum_flow(graph, "switch:0", "switch:1", capacity="bandwidth")
-    assert flow == pytest.approx(400e9)
-
-
-def test_graph_of_mesh_and_plain_tree() -> None:
-    mesh = clusters.load("mi300x").fabric.graph()
-    assert mesh.number_of_edges() == 28 and mesh["gpu:0.0"]["gpu:0.7"]["bandwidth"] == 64e9
-    plain = clusters.load("aws-p4d:2").fabric.graph()
-    assert nx.shortest_path_length(plain, "port:0.0", "port:1.3") == 4  # port, leaf, spine, leaf, port
-    # Eight GPUs share four ports, so every GPU is on one, and every port has two GPUs.
-    assert all(sum(n.startswith("gpu:0") for n in plain["port:0." + str(p)]) == 2 for p in range(4))
 
 
 def test_networkx_is_not_imported_before_a_graph_is_asked_for() -> None:

@@ -1,0 +1,1 @@
+"""The command line ``python -m hwmodels``; and what both programs share: `output`, `running`."""
