@@ -125,6 +125,7 @@ class Plan:
     layout : Layout
         The degrees; what the grids below say rank by rank.
     stages : tuple of StagePlan
+        Both copies of a bidirectional pipeline (DualPipe), the second one's after the first's.
     batch_share : tuple of int
         Sequences a step for each dp rank; they sum to gbs.
     dense_grid, expert_grid : tuple of (axis, size), slowest first
@@ -182,30 +183,31 @@ def build_plan(
     predicted: Prediction | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Plan:
-    """The plan of a uniform layout: equal stages, equal shares, ranks filled node by node."""
+    """The plan of a layout: its stages, equal shares of the batch, ranks filled node by node."""
     from planner.schedule import get
 
     schedule = get(layout.schedule)
-    n_stages = layout.pp * layout.vpp
-    shares = split_layers(model.n_layers, n_stages)
+    length = layout.pp * layout.vpp
+    shares = layout.stage_layers or split_layers(model.n_layers, length)
     if shares is None:
         raise InputError(
             Fault(
-                f"{model.n_layers} layers on {n_stages} virtual stages", "layout", "they do not split", "another pp*vpp"
+                f"{model.n_layers} layers on {length} virtual stages", "layout", "they do not split", "another pp*vpp"
             )
         )
-    begins = [sum(shares[:s]) for s in range(n_stages)]
+    begins = [sum(shares[:s]) for s in range(length)]
     stages = tuple(
         StagePlan(
             stage=s,
             rank=schedule.rank_of(s, layout.pp),
             chunk=schedule.chunk_of(s, layout.pp),
-            layers=tuple(range(begins[s], begins[s] + shares[s])),
-            embedding=s == 0,
-            head=s == n_stages - 1,
+            layers=tuple(range(begins[part], begins[part] + shares[part])),
+            embedding=part == 0,
+            head=part == length - 1,
             recompute=layout.recompute,
         )
-        for s in range(n_stages)
+        for s in range(schedule.n_stages(layout.pp, layout.vpp))
+        for part in [schedule.layers_of(s, layout.pp, layout.vpp)]
     )
     actions: tuple[tuple[str, ...], ...] = ()
     if layout.pp > 1:

@@ -17,13 +17,13 @@ from planner.layout import RECOMPUTE, RuleContext
 from planner.layout import faults as layout_faults
 from planner.model import read_config
 from planner.model.spec import ModelSpec
-from planner.plan import OPTIMIZERS, PRECISIONS, Plan
+from planner.plan import OPTIMIZERS, PRECISIONS, Plan, StagePlan
 from planner.presets import get as get_preset
 from planner.presets import names as framework_names
 from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
 
-_STATED = frozenset({"layers-stages", "gbs-microbatch", "interleave-rounds"})
+_STATED = frozenset({"layers-stages", "gbs-microbatch", "interleave-rounds", "schedule-microbatches"})
 """Layout rules about uniform stages and shares, which `_stages`, `_shares` and `_actions` replace."""
 
 _BACKWARD = (frozenset({Kind.BACKWARD}), frozenset({Kind.BACKWARD_INPUT, Kind.BACKWARD_WEIGHT}))
@@ -138,9 +138,10 @@ def _placement(plan: Plan, source: str) -> Iterator[Fault]:
 def _stages(plan: Plan, model: ModelSpec, source: str) -> list[Fault]:
     """Stages are numbered in order, lie where the schedule puts them, and cover all layers once."""
     lay, schedule, where = plan.layout, get_schedule(plan.layout.schedule), place(source, "stages")
-    n = lay.pp * lay.vpp
+    length, n = lay.pp * lay.vpp, schedule.n_stages(lay.pp, lay.vpp)
     if len(plan.stages) != n or [stage.stage for stage in plan.stages] != list(range(n)):
-        what, why = f"lists {len(plan.stages)} stages, not 0 to {n - 1} in order", f"pp*vpp = {n}"
+        what = f"lists {len(plan.stages)} stages, not 0 to {n - 1} in order"
+        why = f"{lay.schedule} with pp={lay.pp}, vpp={lay.vpp} has {n}"
         return [Fault(what, where, why, f"one entry for each of {n} virtual stages")]
     found = []
     for i, stage in enumerate(plan.stages):
@@ -149,26 +150,35 @@ def _stages(plan: Plan, model: ModelSpec, source: str) -> list[Fault]:
             what = f"is chunk {stage.chunk} of rank {stage.rank}"
             fix = f"rank {expected[0]}, chunk {expected[1]}"
             found.append(Fault(what, at, f"{lay.schedule} places stage {i} elsewhere", fix))
-        for key, first_or_last in (("embedding", 0), ("head", n - 1)):
-            if getattr(stage, key) != (i == first_or_last):
-                truth = str(i == first_or_last).lower()
-                found.append(Fault(f"is {str(i != first_or_last).lower()}", f"{at}.{key}",
-                                   f"stage {first_or_last} alone holds the {key}", truth))  # fmt: skip
+        for key, holder in (("embedding", 0), ("head", length - 1)):
+            holds = i % length == holder
+            if getattr(stage, key) != holds:
+                found.append(Fault(f"is {str(not holds).lower()}", f"{at}.{key}",
+                                   f"stage {holder} alone holds the {key}", str(holds).lower()))  # fmt: skip
         if stage.recompute not in RECOMPUTE:
             found.append(
                 Fault(f"is {stage.recompute!r}", f"{at}.recompute", "not a known name", " or ".join(RECOMPUTE))
             )
-    layers = [layer for stage in plan.stages for layer in stage.layers]
+    shares = tuple(len(stage.layers) for stage in plan.stages[:length])
+    if lay.stage_layers and shares != lay.stage_layers:
+        why = f"layout.stage_layers says {','.join(map(str, lay.stage_layers))}"
+        found.append(Fault(f"hold {','.join(map(str, shares))} layers", where, why, "the same in both"))
+    for copy in range(n // length):
+        found += _covered(plan.stages[copy * length : (copy + 1) * length], model, where)
+    return found
+
+
+def _covered(stages: tuple[StagePlan, ...], model: ModelSpec, where: str) -> list[Fault]:
+    """Whether the stages of one copy of the pipeline run every layer once, in order."""
+    layers = [layer for stage in stages for layer in stage.layers]
     if layers != list(range(model.n_layers)):
         missing = sorted(set(range(model.n_layers)) - set(layers))
         detail = (
             f"layers {missing[:5]} are missing" if missing else f"{len(layers)} layers are listed out of order or twice"
         )
         why = f"{model.name} has {model.n_layers} layers, and each runs once, in order"
-        found.append(
-            Fault(f"do not cover the model: {detail}", where, why, f"layers 0 to {model.n_layers - 1} in order")
-        )
-    return found
+        return [Fault(f"do not cover the model: {detail}", where, why, f"layers 0 to {model.n_layers - 1} in order")]
+    return []
 
 
 def _actions(plan: Plan, source: str) -> Iterator[Fault]:
@@ -199,20 +209,25 @@ def _actions(plan: Plan, source: str) -> Iterator[Fault]:
                 )
             elif action.microbatch is not None:
                 done[action.stage][action.kind, action.microbatch] += 1
+    schedule = get_schedule(lay.schedule)
     for stage, counts in done.items():
-        yield from _coverage(counts, stage, microbatches, f"{where}[{rank_of(stage)}]")
+        expected = None
+        if microbatches is not None:
+            expected = set(schedule.microbatches_of(stage, lay.pp, microbatches, lay.vpp))
+        yield from _coverage(counts, stage, expected, f"{where}[{rank_of(stage)}]")
 
 
-def _coverage(counts: Counter[tuple[Kind, int]], stage: int, microbatches: int | None, where: str) -> Iterator[Fault]:
+def _coverage(counts: Counter[tuple[Kind, int]], stage: int, wanted: set[int] | None, where: str) -> Iterator[Fault]:
     forward = {m for kind, m in counts if kind is Kind.FORWARD}
-    expected = set(range(microbatches)) if microbatches is not None else forward
+    expected = wanted if wanted is not None else forward
     twice = sorted(str(Action(stage, kind, m)) for (kind, m), times in counts.items() if times > 1)
     if twice:
         yield Fault(f"runs {', '.join(twice[:3])} more than once", where, "each runs once a step", "one of each")
     wrong = sorted(expected ^ forward)
     if wrong or not forward:
         yield Fault(f"stage {stage} runs {len(forward)} forwards", where,
-                    f"the batch has {len(expected)} micro-batches", f"0 to {len(expected) - 1}, each once")  # fmt: skip
+                    f"the batch has {len(expected)} micro-batches for it",
+                    f"{min(expected, default=0)} to {max(expected, default=0)}, each once")  # fmt: skip
     for m in sorted(forward):
         kinds = frozenset(kind for kind in Kind if counts[kind, m]) & (_BACKWARD[0] | _BACKWARD[1])
         if kinds not in _BACKWARD:

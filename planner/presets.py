@@ -103,6 +103,8 @@ class FrameworkPreset:
         Highest stage that it runs together with a pipeline.
     schedules : tuple of str
         Pipeline schedules that it runs (names of `planner.schedule`).
+    searched_schedules : tuple of str
+        Those that a search tries where it is not told which.
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
     reshard_after_forward : bool
@@ -157,6 +159,7 @@ class FrameworkPreset:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     pipeline_zero_max: int = 3
     schedules: tuple[str, ...] = SCHEDULES
+    searched_schedules: tuple[str, ...] = SCHEDULES
     sequence_parallel: bool = False
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
@@ -270,7 +273,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
             reduce_each_microbatch=True,
             schedules=(*TORCH_SCHEDULES, "dualpipe"),
             notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's"
-            " 25 MiB buckets.",
+            " 25 MiB buckets. It runs every pipeline schedule; a search tries the zero-bubble and dual ones when "
+            "asked, since few frameworks have them.",
             source="PyTorch DistributedDataParallel documentation (bucket_cap_mb=25)",
         ),
         _MEGATRON,
@@ -300,6 +304,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="fsdp2",
             schedules=TORCH_SCHEDULES,
+            searched_schedules=TORCH_SCHEDULES,
             compute_copy=False,
             grad_dtype="fp32",
             zero_stage=3,
@@ -337,6 +342,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="ours",
             schedules=TORCH_SCHEDULES,
+            searched_schedules=TORCH_SCHEDULES,
             compute_copy=False,
             overlap_param_gather=False,
             zero_stages=(0, 1, 2, 3),

@@ -31,7 +31,7 @@ from hwmodels import yamlfile
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner import model as models
-from planner.layout import divisors, split_layers
+from planner.layout import divisors
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
@@ -169,7 +169,7 @@ def _widest(model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str,
         "tp": tuple(divisors(heads, world)),
         "sp": (0, 1),
         "cp": ranks,
-        "pp": tuple(d for d in divisors(world, model.n_layers) if split_layers(model.n_layers, d)),
+        "pp": tuple(divisors(world, model.n_layers)),
         "vpp": tuple(range(1, model.n_layers + 1)),
         "dp": ranks,
         "ep": tuple(divisors(min(moe.n_experts for moe in experts), world)) if experts else (1,),

@@ -149,15 +149,19 @@ def load_cluster(name_or_path: str) -> Cluster:
     return clusters.load(name_or_path)
 
 
-def layout(world: int, values: dict[str, Any]) -> Layout:
+def layout(world: int, values: dict[str, Any], n_layers: int) -> Layout:
     """A layout from options that were given (None: not given), dp and schedule filled in where they follow."""
     from dataclasses import replace
 
-    from planner.layout import Layout, with_defaults
+    from planner.layout import Layout, parse_split, with_defaults
 
     given = {name: value for name, value in values.items() if value is not None}
+    split = given.pop("stage_layers", None)
     made = Layout(**given)
     filled = with_defaults(made, world)
+    if split is not None:
+        layers = parse_split(split, "--stage-layers", n_layers, filled.pp, filled.vpp)
+        filled = replace(filled, stage_layers=layers)
     return replace(filled, dp=given["dp"]) if "dp" in given else filled
 
 

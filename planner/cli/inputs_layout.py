@@ -32,6 +32,14 @@ Fsdp = Annotated[int | None, typer.Option("--fsdp", help="Ranks over which ZeRO/
 Mbs = Annotated[int | None, typer.Option("--mbs", help="Sequences per micro-batch.")]
 Recompute = Annotated[str | None, typer.Option("--recompute", help="none, selective or full.")]
 Schedule = Annotated[str | None, typer.Option("--schedule", help="Pipeline schedule (list schedules).")]
+StageLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--stage-layers",
+        metavar="3,14x4,2",
+        help="Layers of each virtual stage; or first=3,last=2 or embedding,loss as in Megatron-Core.",
+    ),
+]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="PLAN.json", help="Take everything from a plan.")]
 
 
@@ -61,7 +69,19 @@ def case_of(plan: Plan, cluster: str | None = None, source: str = "plan") -> Cas
 
     name = cluster or plan.cluster
     spec = models.read_config(plan.model, plan.model_name, source)
-    return Case(spec, plan.model, inputs.load_cluster(name), name, plan.workload, plan.layout, plan)
+    return Case(spec, plan.model, inputs.load_cluster(name), name, plan.workload, layout_of(plan, spec), plan)
+
+
+def layout_of(plan: Plan, spec: ModelSpec) -> Layout:
+    """The layout of a plan, with the layers that its stages hold where those are not the default ones."""
+    from dataclasses import replace
+
+    from planner.layout import split_layers
+
+    layout = plan.layout
+    length = layout.pp * layout.vpp
+    held = tuple(len(stage.layers) for stage in plan.stages[:length])
+    return layout if held == split_layers(spec.n_layers, length) else replace(layout, stage_layers=held)
 
 
 def case_of_options(model: str | None, cluster: str | None, workload: Workload, degrees: dict[str, Any]) -> Case:
@@ -76,7 +96,7 @@ def case_of_options(model: str | None, cluster: str | None, workload: Workload, 
 
     inputs.required(model=model, cluster=cluster)
     spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
-    layout = inputs.layout(loaded.n_ranks, degrees)
+    layout = inputs.layout(loaded.n_ranks, degrees, spec.n_layers)
     validate(layout, RuleContext(spec, workload.gbs, workload.seq_len, loaded.n_ranks), "layout")
     return Case(spec, config, loaded, str(cluster), workload, layout, None)
 

@@ -141,18 +141,26 @@ def _clusters() -> Table:
 
 
 def _schedules() -> Table:
+    from planner import presets
     from planner import schedule as schedules
 
     rows = []
     for name in schedules.names():
         found = schedules.get(name)
         about = (found.__doc__ or "").strip().splitlines()[0]
-        rows.append({"name": name, "interleaved": found.interleaved, "torch_class": found.torch_class, "about": about})
-    return (
-        ("name", "vpp", "PyTorch class", "about"),
-        rows,
-        lambda r: (r["name"], "> 1" if r["interleaved"] else "1", r["torch_class"], r["about"]),
-    )
+        frameworks = [preset for preset in presets.names() if name in presets.get(preset).schedules]
+        rows.append({
+            "name": name, "interleaved": found.interleaved, "vpp": found.vpp_only or None,
+            "split_backward": found.split_backward, "directions": found.directions,
+            "torch_class": found.torch_class, "frameworks": frameworks, "about": about,
+        })  # fmt: skip
+
+    def cells(row: dict[str, Any]) -> Sequence[str]:
+        vpp = str(row["vpp"]) if row["vpp"] else "> 1" if row["interleaved"] else "1"
+        named = "all" if len(row["frameworks"]) == len(presets.names()) else ", ".join(row["frameworks"])
+        return row["name"], vpp, row["torch_class"] or "-", named, row["about"]
+
+    return ("name", "vpp", "PyTorch class", "frameworks", "about"), rows, cells
 
 
 def _frameworks() -> Table:
@@ -191,4 +199,4 @@ KINDS: dict[str, Callable[[], Table]] = {
     "scenarios": _scenarios,
     "rules": _rules,
 }
-LEFT = {"models": 2, "devices": 2, "clusters": 2, "schedules": 4, "frameworks": 3, "scenarios": 2, "rules": 2}
+LEFT = {"models": 2, "devices": 2, "clusters": 2, "schedules": 5, "frameworks": 3, "scenarios": 2, "rules": 2}

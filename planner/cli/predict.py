@@ -46,6 +46,7 @@ def predict(
     mbs: lay.Mbs = None,
     recompute: lay.Recompute = None,
     schedule: lay.Schedule = None,
+    stage_layers: lay.StageLayers = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")
     ] = False,
@@ -59,6 +60,7 @@ def predict(
     degrees = {
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
+        "stage_layers": stage_layers,
     }  # fmt: skip
     stated = {"seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework}
     if plan is not None:

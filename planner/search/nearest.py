@@ -16,6 +16,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import get as get_preset
 from planner.priced import PricedModel, price_model
+from planner.search.balance import with_balanced_stages
 from planner.search.space import Enumerated, Space, enumerate_layouts
 
 FloatArray = NDArray[np.float64]
@@ -92,9 +93,9 @@ def _fits(priced: PricedModel, space: Space, cluster: Cluster, headroom: float) 
     found = enumerate_layouts(space, priced.model, cluster, priced.workload)
     if not len(found.layouts):
         return ""
-    other = price_model(priced.model, priced.workload, found.layouts, cluster)
+    other = with_balanced_stages(price_model(priced.model, priced.workload, found.layouts, cluster))
     peak = peak_bytes(other)
     i = int(np.argmin(peak))
     if peak[i] > cluster.device.memory_bytes * (1.0 - headroom):
         return ""
-    return f"{found.layouts.layout(i).label()} needs {format_bytes(peak[i])}"
+    return f"{other.layouts.layout(i).label()} needs {format_bytes(peak[i])}"

@@ -22,6 +22,7 @@ from planner.memory import RISK_MARGIN
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
+from planner.search.balance import with_balanced_stages
 from planner.search.nearest import illegal, peak_bytes, too_large
 from planner.search.result import Row, SearchResult
 from planner.search.space import Space, enumerate_layouts
@@ -74,7 +75,7 @@ def search(
     tell(f"{found.considered} candidates, {len(found.layouts)} legal")
     if not len(found.layouts):
         raise illegal(model, workload, cluster, found)
-    priced = price_model(model, workload, found.layouts, cluster)
+    priced = with_balanced_stages(price_model(model, workload, found.layouts, cluster))
     fits = peak_bytes(priced) <= cluster.device.memory_bytes * (1.0 - memory_headroom)
     dropped = dict(found.dropped)
     if (~fits).any():

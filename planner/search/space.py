@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
-from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, split_layers
+from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, is_even
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.presets import get as get_preset
@@ -87,7 +87,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
     """The ranges that are searched where `space` leaves a field open.
 
     tp: divisors of the attention heads up to a node (or 2 nodes' worth is never chosen
-    silently); pp: what the layers split into; vpp up to 8; ep: divisors of the experts; cp 1;
+    silently); pp: divisors of the ranks, at most one stage a layer; vpp up to 8; ep: divisors of the experts; cp 1;
     etp 1; every ZeRO stage of the framework; mbs: powers of two up to 16.
     """
     world = cluster.n_ranks
@@ -98,7 +98,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
         "tp": tuple(d for d in divisors(heads, cluster.gpus_per_node) if world % d == 0),
         "sp": (0, 1),
         "cp": (1,),
-        "pp": tuple(d for d in divisors(world, model.n_layers) if split_layers(model.n_layers, d)),
+        "pp": tuple(divisors(world, model.n_layers)),
         "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
         "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
         "etp": (1,),
@@ -112,18 +112,21 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
 def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> Enumerated:
     """All candidates of the space as arrays, checked by every rule of `planner.layout`.
 
-    dp follows from the world size, and the schedule from vpp unless it is given. A candidate
-    is one distinct combination; those whose tp·cp·pp does not divide the world count as
-    dropped by ``world-product``.
+    dp follows from the world size, and the schedule from vpp unless it is given; open schedules are
+    those that the framework preset has searched. A pp with an open vpp takes those that give every stage an equal share
+    (`planner.layout.is_even`), and all of them where none does. A candidate is one distinct
+    combination; those whose tp·cp·pp does not divide the world count as dropped by ``world-product``.
     """
     ranges = default_ranges(space, model, cluster, workload)
     world = cluster.n_ranks
-    schedules = tuple(space.schedule) or tuple(SCHEDULES)
+    schedules = tuple(space.schedule) or tuple(sorted(get_preset(workload.framework).searched_schedules))
     names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs")
     axes = [np.asarray(ranges[n], dtype=np.int64) for n in names]
     axes.append(np.asarray([RECOMPUTE.index(r) for r in (space.recompute or RECOMPUTE)], dtype=np.int64))
     axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
-    grid = _grid(axes, [*names, "recompute", "schedule"], world)
+    even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
+    grid = _grid(axes, [*names, "recompute", "schedule"], even)
+    grid["split"] = np.zeros_like(grid["tp"])
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
     layouts = LayoutBatch(**grid)
@@ -145,14 +148,27 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     return Enumerated(layouts.take(alive), len(layouts), dropped, closest)
 
 
-def _grid(axes: list[NDArray[np.int64]], names: list[str], world: int) -> dict[str, NDArray[np.int64]]:
+def _even(n_layers: int, pps: Sequence[int], vpps: Sequence[int]) -> NDArray[np.bool_]:
+    """Pairs to search: ``[pp, vpp]`` is True where stages are even, or no vpp makes them so for this pp."""
+    kept = np.zeros((max(pps) + 1, max(vpps) + 1), dtype=np.bool_)
+    for pp in pps:
+        fits = [v for v in vpps if is_even(n_layers, pp * v)]
+        kept[pp, fits or list(vpps)] = True
+    return kept
+
+
+def _grid(
+    axes: list[NDArray[np.int64]], names: list[str], even: NDArray[np.bool_] | None
+) -> dict[str, NDArray[np.int64]]:
     """Cartesian product without the combinations that are the same layout written twice.
 
     Schedules and vpp without a pipeline, sequence parallelism without tensor parallelism, and a
-    schedule whose kind contradicts vpp are left out before the product is laid out.
+    schedule whose kind contradicts vpp are left out before the product is laid out; so are the pairs
+    of pp and vpp that `even` has not.
     """
     columns: dict[str, NDArray[np.int64]] = {}
-    interleaved = np.asarray([get_schedule(s).interleaved for s in SCHEDULES])
+    most = int(axes[names.index("vpp")].max())
+    takes = np.asarray([[get_schedule(s).takes_vpp(v) for v in range(most + 1)] for s in SCHEDULES])
     plain = SCHEDULES.index("1f1b")
     for name, axis in zip(names, axes, strict=True):
         if not columns:
@@ -166,12 +182,14 @@ def _grid(axes: list[NDArray[np.int64]], names: list[str], world: int) -> dict[s
             keep = (columns["sp"] == 0) | (columns["tp"] > 1)
         elif name == "vpp":
             keep = (columns["vpp"] == 1) | (columns["pp"] > 1)
+            if even is not None:
+                keep &= even[columns["pp"], columns["vpp"]]
         elif name == "schedule":
             single = columns["pp"] == 1
             keep = np.where(
                 single,
                 columns["schedule"] == (axis[0] if plain not in axis else plain),
-                interleaved[columns["schedule"]] == (columns["vpp"] > 1),
+                takes[columns["schedule"], columns["vpp"]],
             )
         columns = {k: v[keep] for k, v in columns.items()}
     return columns

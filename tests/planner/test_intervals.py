@@ -19,7 +19,8 @@ def costs(forward: float, backward: float, reduce: float = 0.0, optimizer: float
     zero = np.zeros(piece)
     return StageCosts(
         np.full(piece, forward), np.full(piece, backward), zero, zero, np.zeros((1, 1, 1)), np.zeros((1, 1, 1)), zero,
-        np.full(piece, reduce), np.full(rank, optimizer), np.zeros(rank), np.zeros(rank), np.zeros(one), np.zeros(one), np.zeros(one),
+        np.full(piece, reduce), np.full(rank, optimizer), np.zeros(rank), np.zeros(rank),
+        np.zeros(one), np.zeros(one), np.zeros(one),
     )  # fmt: skip
 
 

@@ -21,15 +21,18 @@ from planner.layout import (
     check,
     divisors,
     faults,
+    parse_split,
     split_layers,
+    split_text,
     validate,
     with_defaults,
 )
+from planner.layout.splits import megatron_split
 from planner.model.shape import from_shape
 
 # 12 query and 4 key-value heads, feed-forward 96, 4 layers
 DENSE = from_shape(name="dense", layers=4, hidden=96, heads=12, kv_heads=4, ffn_hidden=96, vocab=128, seq_len=64)
-# 5 layers split into 1 or 5 stages, or into 7 with embedding and head counted: never into 2
+# 5 layers, which divide by nothing but themselves
 ODD = from_shape(name="odd", layers=5, hidden=96, heads=12, kv_heads=4, ffn_hidden=96, vocab=128, seq_len=64)
 # 4 experts of width 24; one shared expert
 MOE = from_shape(
@@ -92,16 +95,39 @@ CASES = (
     # 66 tokens do not divide by 4; the next multiple of the remedy is 4*2*1
     Case("seq-split", Layout(tp=4, sp=1), "multiple of 8", Layout(tp=4), on(4, seq_len=66)),
     Case("seq-split", Layout(cp=2), "multiple of 4", Layout(dp=2), on(2, seq_len=62)),
-    Case("layers-stages", Layout(pp=2), "pp*vpp in 1, 5", Layout(dp=2), on(2, ODD)),
+    Case("layers-stages", Layout(pp=8), "pp*vpp <= 5", Layout(pp=4, dp=2), on(8, ODD)),
+    # 5 layers: the layers of a given split sum to them, one entry a stage, none empty between the ends
+    Case("layers-stages", Layout(pp=2, stage_layers=(2, 2)), "stage_layers 3,2", Layout(pp=2, stage_layers=(1, 4)),
+         on(2, ODD)),
+    Case("layers-stages", Layout(pp=3, stage_layers=(2, 3)), "stage_layers 1,3,1",
+         Layout(pp=3, stage_layers=(0, 5, 0)), on(3, ODD, gbs=15)),
+    Case("layers-stages", Layout(pp=4, stage_layers=(2, 0, 2, 1)), "stage_layers 1,1,2,1",
+         Layout(pp=4, stage_layers=(0, 2, 2, 1)), on(4, ODD)),
     Case("layers-stages", Layout(pp=2, vpp=4, schedule="interleaved-1f1b"), "vpp in 1, 2",
          Layout(pp=2, vpp=2, schedule="interleaved-1f1b"), on(2)),
     Case("gbs-microbatch", Layout(mbs=3), "mbs in 1, 2, 4, 8, 16", Layout(mbs=2), on(1)),
     Case("gbs-microbatch", Layout(dp=3), "gbs=15", Layout(dp=3), on(3)),
-    Case("vpp-needs-pp", Layout(pp=2, vpp=2), "vpp=1 with 1f1b or gpipe", Layout(pp=2), on(2)),
+    Case("vpp-needs-pp", Layout(pp=2, vpp=2), "vpp=1 with 1f1b or dualpipe or gpipe", Layout(pp=2), on(2)),
+    Case("vpp-needs-pp", Layout(pp=2, schedule="zb-v"), "vpp=2 with zb-v", Layout(pp=2, vpp=2, schedule="zb-v"),
+         on(2)),
     Case("vpp-needs-pp", Layout(schedule="interleaved-1f1b"), "vpp=1", Layout(schedule="1f1b"), on(1)),
     # 16 / (2 * 8) = 1 micro-batch, rounds of 2
     Case("interleave-rounds", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-1f1b"), "multiple of 2",
          Layout(pp=2, vpp=2, dp=8, mbs=1, schedule="interleaved-1f1b"), on(16)),
+    Case("interleave-rounds", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-zb"), "multiple of 2",
+         Layout(pp=2, vpp=2, dp=8, mbs=1, schedule="interleaved-zb"), on(16)),
+    # 16 / 8 = 2 micro-batches, 2*pp = 4 are needed; and 15 of one sequence are no pairs
+    Case("schedule-microbatches", Layout(pp=2, dp=8, schedule="dualpipe"), "4 or more micro-batches",
+         Layout(pp=2, dp=8, schedule="1f1b"), on(16)),
+    Case("schedule-microbatches", Layout(pp=2, schedule="dualpipe"), "a multiple of 2",
+         Layout(pp=2, schedule="1f1b"), on(2, gbs=15)),
+    Case("schedule-microbatches", Layout(pp=2, vpp=2, dp=8, schedule="dualpipe-v"), "schedule interleaved-1f1b",
+         Layout(pp=2, vpp=2, dp=8, schedule="interleaved-1f1b"), on(16)),
+    Case("schedule-pp", Layout(pp=3, schedule="dualpipe"), "an even pp", Layout(pp=3, schedule="1f1b"), on(3)),
+    Case("framework-schedule", Layout(pp=2, schedule="zb-h1"), "schedule 1f1b or gpipe", Layout(pp=2),
+         on(2, framework="megatron")),
+    Case("framework-schedule", Layout(pp=2, schedule="dualpipe"), "framework generic", Layout(pp=2, schedule="zb-h1"),
+         on(2, framework="fsdp2")),
     # 131072 sequences one by one on one stage; 65536 of two are few enough
     Case("step-length", Layout(), "gbs <= 65536", Layout(mbs=2), on(1, gbs=131072)),
     Case("ep-experts", Layout(dp=2, ep=2), "ep=1 etp=1", Layout(dp=2), on(2)),
@@ -158,7 +184,7 @@ small = st.integers(-1, 6)
 layouts = st.builds(
     Layout, tp=small, sp=st.integers(-1, 2), cp=small, pp=small, vpp=small, dp=small, ep=small, etp=small,
     zero_stage=st.integers(-1, 4), fsdp=small, mbs=small, recompute=st.sampled_from(RECOMPUTE),
-    schedule=st.sampled_from(SCHEDULES),
+    schedule=st.sampled_from(SCHEDULES), stage_layers=st.sampled_from(((), (2, 2), (1, 4), (0, 5, 0), (5,))),
 )  # fmt: skip
 
 
@@ -199,6 +225,8 @@ def test_world_microbatches_and_defaults() -> None:
     assert with_defaults(Layout(tp=4, pp=2), 64).dp == 8
     assert with_defaults(Layout(tp=5, dp=3), 64).dp == 3  # 5 does not divide 64: left for the rule to tell
     assert with_defaults(Layout(pp=2, vpp=2), 8).schedule == "interleaved-1f1b"
+    assert with_defaults(Layout(pp=2, schedule="zb-v"), 8).vpp == 2
+    assert with_defaults(Layout(schedule="zb-v"), 8).vpp == 1
 
 
 def axes(layout: Layout) -> dict[str, tuple[int, int]]:
@@ -260,18 +288,63 @@ def test_layers_split_evenly_or_around_embedding_and_head() -> None:
     assert split_layers(8, 4) == (2, 2, 2, 2)
     # Llama 3.1 405B: 126 layers on 16 stages, 7 on the ends and 8 between (arXiv 2407.21783)
     assert split_layers(126, 16) == (7, *(8,) * 14, 7)
-    assert split_layers(5, 2) is None
     assert split_layers(4, 5) is None
+
+
+def test_the_rest_goes_before_the_last_stage() -> None:
+    # 61 + 2 units on 16 stages: three each and 15 left, for stages 14 .. 1 and then 0; ends hold one layer fewer
+    assert split_layers(61, 16) == (3, *(4,) * 14, 2)
+    # 61 + 2 on 8: seven each, seven left, for stages 6 .. 1 and 0: 8 - 1 with the embedding, 7 - 1 with the head
+    assert split_layers(61, 8) == (7, *(8,) * 6, 6)
+    # 126 + 2 on 12: ten each and eight left, for stages 10 .. 3
+    assert split_layers(126, 12) == (9, 10, 10, *(11,) * 8, 9)
+    assert split_layers(5, 2) == (3, 2)
+    # one unit a stage would leave the ends empty: the six layers alone, the odd one late
+    assert split_layers(6, 5) == (1, 1, 1, 2, 1)
+
+
+def test_megatrons_options() -> None:
+    # Megatron-Core arguments.py: first and last rank as told, the others equal shares of the rest
+    assert megatron_split(61, 16, first=3, last=2) == (3, *(4,) * 14, 2)
+    assert megatron_split(30, 4, last=6) == (8, 8, 8, 6)
+    assert megatron_split(20, 1, last=20) == (20,)
+    assert megatron_split(16, 2, 2, first=4) == (2, 6, 2, 6)  # a rank's layers over its vpp chunks
+    assert megatron_split(126, 16, embedding=True, loss=True) == (7, *(8,) * 14, 7)
+    assert megatron_split(31, 4, loss=True) == (8, 8, 8, 7)
+    for wrong in ({}, {"first": 7}, {"first": 40, "last": 40}, {"embedding": True}):
+        with pytest.raises(InputError, match="layers-stages"):
+            megatron_split(61, 16, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="either"):
+        megatron_split(61, 16, first=3, embedding=True)
+
+
+def test_splits_are_written_and_read() -> None:
+    assert split_text((3, *(4,) * 14, 2)) == "3,14x4,2"
+    assert parse_split("3,14x4,2", "here", 61, 16, 1) == (3, *(4,) * 14, 2)
+    assert parse_split("first=3, last=2", "here", 61, 16, 1) == (3, *(4,) * 14, 2)
+    assert parse_split("embedding,loss", "here", 126, 16, 1) == split_layers(126, 16)
+    with pytest.raises(InputError) as error:
+        parse_split("3,four,last=2,first", "here", 61, 16, 1)
+    assert [f.what for f in error.value.faults] == ["'four'", "'first'", "'3,four,last=2,first' mixes both"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12))
+def test_any_split_is_read_back(split: list[int]) -> None:
+    assert parse_split(split_text(tuple(split)), "here", 400, len(split), 1) == tuple(split)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 200), st.integers(1, 70))
 def test_a_split_holds_every_layer(layers: int, stages: int) -> None:
     shares = split_layers(layers, stages)
-    if shares is not None:
-        assert len(shares) == stages and sum(shares) == layers and min(shares) >= 1
-    else:
-        assert layers % stages and ((layers + 2) % stages or stages > layers)
+    if shares is None:
+        assert stages > layers
+        return
+    assert len(shares) == stages and sum(shares) == layers and min(shares) >= 1
+    # embedding and head counted, no stage holds two units more than another
+    units = [shares[0] + 1, *shares[1:-1], shares[-1] + 1] if stages > 1 else [layers]
+    assert max(units) - min(units) <= (1 if layers % stages else 2)
 
 
 def test_labels_name_what_is_not_one() -> None:

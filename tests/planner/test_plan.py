@@ -226,7 +226,7 @@ def test_actions_run_every_micro_batch_both_ways() -> None:
         "actions[0][3]: is '1B1' (rank 0 does not hold stage 1)",
         "actions[1][0]: is '1G0'",
         "stage 0, micro-batch 1 has no backward",
-        "stage 1 runs 1 forwards (the batch has 2 micro-batches)",
+        "stage 1 runs 1 forwards (the batch has 2 micro-batches for it)",
     )
     content = plain(Layout(pp=2, mbs=4))
     content["actions"][0] = ["0F0", "0F0", "0F1", "0B0", "0I1", "0W1"]

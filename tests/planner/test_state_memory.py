@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hwmodels.cluster import load
 from planner.assemble import dag_groups, group_memory
-from planner.layout import Layout, LayoutBatch, RuleContext, check
+from planner.layout import Layout, LayoutBatch, RuleContext, check, split_id
 from planner.memory import verdict
 from planner.model import load as load_model
 from planner.model.shape import from_shape
@@ -74,9 +74,25 @@ def test_fp32_training_has_one_copy_of_the_weights() -> None:
 
 def test_stage_sums_put_embedding_first_and_head_last() -> None:
     model = gpt(8)
-    found = over_stages(model, 2, 2, "interleaved-1f1b", [np.asarray([3.0])], np.asarray([10.0]), np.asarray([100.0]))
+    values = [np.asarray([3.0])], np.asarray([10.0]), np.asarray([100.0])
+    default = np.asarray([0])
+    found = over_stages(model, 2, 2, "interleaved-1f1b", default, *values)
     assert found.tolist() == [[[6 + 10, 6], [6, 6 + 100]]]
-    assert layer_counts(model, 2, 2, "interleaved-1f1b").tolist() == [[[2, 2], [2, 2]]]
+    assert layer_counts(model, 2, 2, "interleaved-1f1b", default).tolist() == [[[[2, 2], [2, 2]]]]
+    # V: rank 0 holds stages 0 and 3, so both ends. DualPipe: both ranks hold both stages in full.
+    assert over_stages(model, 2, 2, "zb-v", default, *values).tolist() == [[[6 + 10, 6 + 100], [6, 6]]]
+    both = [[[12 + 10, 12 + 100], [12 + 100, 12 + 10]]]
+    assert over_stages(model, 2, 1, "dualpipe", default, *values).tolist() == both
+
+
+def test_stage_sums_of_uneven_splits() -> None:
+    """8 layers of 3 as 1, 3, 4 and embedding alone, 8, head alone, in one batch."""
+    model = gpt(8)
+    splits = np.asarray([split_id((1, 3, 4)), split_id((0, 8, 0)), split_id((1, 3, 4))])
+    values = [np.asarray([3.0, 3.0, 5.0])], np.asarray(10.0), np.asarray(100.0)
+    found = over_stages(model, 3, 1, "1f1b", splits, *values)
+    assert found[:, :, 0].tolist() == [[3 + 10, 9, 12 + 100], [10, 24, 100], [5 + 10, 15, 20 + 100]]
+    assert layer_counts(model, 3, 1, "1f1b", splits)[:, 0, :, 0].tolist() == [[1, 3, 4], [0, 8, 0], [1, 3, 4]]
 
 
 def test_pipeline_memory_of_1f1b_by_hand() -> None:

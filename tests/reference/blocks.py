@@ -21,13 +21,15 @@ class Block:
     """Under the layout's recomputation."""
     saved_whole: float
     saved_core: float
+    waiting: float
+    """Between I and W: inputs of the matrices and gradients of their outputs."""
 
 
 NOTHING = Parts(0.0, 0.0, 0.0)
 
 
-def _finish(rank: Rank, saved: float, core: float, kept_whole: float, *, layer: bool) -> Block:
-    """Sum the items. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
+def _finish(rank: Rank, saved: float, core: float, kept_whole: float, inputs: float, *, layer: bool) -> Block:
+    """Sum the items; `inputs`: of the matrices. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
     recompute = rank.layout.recompute
     again, kept = NOTHING, saved + core
     if recompute == "full" and layer:
@@ -36,7 +38,8 @@ def _finish(rank: Rank, saved: float, core: float, kept_whole: float, *, layer: 
         again = rank.parts("F", ("selective",))
     if layer:
         kept = {"none": saved + core, "selective": saved, "full": kept_whole}[recompute]
-    return Block(rank.parts("F"), rank.parts("I"), rank.parts("W"), again, kept, saved + core, core)
+    return Block(rank.parts("F"), rank.parts("I"), rank.parts("W"), again, kept, saved + core, core,
+                 inputs + sum(rank.gradients))  # fmt: skip
 
 
 def _norm(rank: Rank, name: str) -> None:
@@ -224,7 +227,7 @@ def _moe(rank: Rank, ffn: Moe) -> float:
 
 def decoder_layer(rank: Rank, layer: DecoderLayer) -> Block:
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
-    rank = replace(rank, items=[])
+    rank = replace(rank, items=[], gradients=[])
     for i in range(layer.n_norms):
         _norm(rank, f"norm{i}")
     saved, core = _attention(rank, layer)
@@ -235,12 +238,28 @@ def decoder_layer(rank: Rank, layer: DecoderLayer) -> Block:
     saved += row * rank.width * layer.n_norms + (2 * row if rank.preset.dropout else 0.0)
     if layer.parallel:
         saved -= row * rank.width  # attention and feed-forward read one normalised tensor
-    return _finish(rank, saved, core, row * rank.width, layer=True)
+    return _finish(rank, saved, core, row * rank.width, _inputs(rank, layer), layer=True)
+
+
+def _inputs(rank: Rank, layer: DecoderLayer) -> float:
+    """Inputs of a layer's matrices, each tensor once: arXiv 2401.10241, table 1, whose GPT layer has 14 sbh of them."""
+    a, ffn, lay = layer.attention, layer.ffn, rank.layout
+    heads, _ = _heads(rank, layer)
+    n = rank.tokens_kept * rank.hidden + rank.tokens * heads * a.v_dim
+    if isinstance(a, LatentAttention):
+        n += rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
+    if isinstance(ffn, Moe):
+        each = max(rank.tokens_sp * ffn.top_k * lay.ep * lay.etp / ffn.n_experts, 1.0)
+        n += rank.tokens_sp * rank.hidden + each * ffn.n_experts / lay.ep * (rank.hidden + ffn.ffn_hidden / lay.etp)
+        n += rank.tokens * (ffn.shared_ffn_hidden or 0) / lay.tp
+    else:
+        n += rank.tokens_kept * rank.hidden + rank.tokens * ffn.ffn_hidden / lay.tp
+    return rank.width * n
 
 
 def embedding(rank: Rank) -> Block:
     """Look-up in the vocabulary shard, sum over tp; token numbers (8 bytes) and the dropout mask are saved."""
-    rank = replace(rank, items=[])
+    rank = replace(rank, items=[], gradients=[])
     n = rank.tokens * rank.hidden * rank.width
     rank.moved("lookup", "F", 2 * n)
     rank.leave("embedding")
@@ -250,12 +269,13 @@ def embedding(rank: Rank) -> Block:
     if rank.model.learned_positions or rank.preset.dropout:
         rank.moved("positions", "F", row * (3 * rank.width + mask), 2)
         rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
-    return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, layer=False)
+    # The scatter-add reads the token numbers and the gradient of every row.
+    return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, 8.0 * rank.tokens + n, layer=False)
 
 
 def head(rank: Rank) -> tuple[Block, float, float]:
     """Final norm, vocabulary-parallel projection and loss; also the logits' bytes kept and of their gradient."""
-    rank = replace(rank, items=[])
+    rank = replace(rank, items=[], gradients=[])
     vocab = rank.model.vocab / rank.layout.tp
     logits, w = rank.tokens * vocab, rank.width
     _norm(rank, "final_norm")
@@ -274,4 +294,5 @@ def head(rank: Rank) -> tuple[Block, float, float]:
     # Maximum, target logit and sum of exponentials of each token.
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
     saved = 2 * rank.tokens_sp * rank.hidden * w
-    return _finish(rank, saved, 0.0, 0.0, layer=False), logits * kept, logits * gradient
+    inputs = rank.tokens_kept * rank.hidden * w
+    return _finish(rank, saved, 0.0, 0.0, inputs, layer=False), logits * kept, logits * gradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 from hypothesis import assume
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.predict import predict
 from planner.results import Step
+from planner.schedule import get as get_schedule
 from tests.reference.step import Reference, reference
 
 
@@ -101,6 +103,24 @@ CASES: tuple[Case, ...] = (
     _case("interleaved sp zero-1", "llama-3.1-8b", H, "megatron", 16, 4096, tp=2, sp=1, pp=4, vpp=4, dp=2,
           zero_stage=1, schedule=INTER, recompute="selective"),
     _case("interleaved zero-3", "gpt", H, "fsdp2", 32, 1024, pp=2, vpp=4, dp=8, zero_stage=3, schedule=INTER),
+    _case("zb-h1", "gpt", A, "generic", 32, 1024, tp=2, pp=4, schedule="zb-h1"),
+    _case("zb-h1 sp recompute", "llama-3.1-8b", H, "generic", 16, 4096, tp=4, sp=1, pp=4, schedule="zb-h1",
+          recompute="full"),
+    _case("zb-h1 fsdp", "llama-3.1-8b", H, "fsdp2", 32, 4096, pp=4, dp=4, zero_stage=3, schedule="zb-h1"),
+    _case("interleaved zb", "gpt", A, "generic", 32, 1024, pp=4, vpp=2, dp=2, zero_stage=1, schedule="interleaved-zb"),
+    _case("zb-v", "llama-3.2-1b", H, "generic", 32, 4096, pp=4, vpp=2, dp=4, schedule="zb-v"),
+    _case("zb-v moe", "moe", A, "generic", 16, 1024, pp=4, vpp=2, dp=2, ep=2, schedule="zb-v", recompute="selective"),
+    _case("dualpipe-v", "deepseek-v2-lite", H, "fsdp2", 32, 2048, pp=4, vpp=2, dp=4, ep=4, zero_stage=1,
+          schedule="dualpipe-v"),
+    _case("dualpipe", "moe", H, "generic", 32, 1024, pp=4, dp=4, ep=4, zero_stage=1, schedule="dualpipe"),
+    _case("dualpipe alone", "gpt", A, "generic", 16, 1024, pp=8, schedule="dualpipe", recompute="full"),
+    _case("uneven", "gpt", A, "generic", 16, 1024, pp=4, dp=2, stage_layers=(2, 5, 5, 4)),
+    _case("ends alone", "gpt", A, "megatron", 16, 1024, pp=4, dp=2, zero_stage=1, stage_layers=(0, 8, 8, 0),
+          recompute="full"),
+    _case("uneven interleaved", "moe", A, "generic", 16, 1024, pp=2, vpp=2, dp=4, ep=2, schedule=INTER,
+          stage_layers=(1, 2, 3, 2)),
+    _case("uneven by default", "deepseek-v2-lite", H, "generic", 32, 2048, pp=4, dp=4, ep=4),
+    _case("uneven zb-v", "gpt-uneven", A, "generic", 16, 1024, pp=4, vpp=2, dp=2, schedule="zb-v"),
     _case("zero-3 pipeline", "llama-3.1-8b", H, "fsdp2", 32, 4096, pp=2, tp=2, dp=4, zero_stage=3),
     _case("tied over stages", "llama-3.2-1b", H, "megatron", 32, 4096, pp=4, dp=4, recompute="full"),
     _case("cp", "llama-3.1-8b", H, "megatron", 8, 8192, cp=4, tp=2, dp=2, zero_stage=1),
@@ -140,19 +160,25 @@ def cases(draw: st.DrawFn) -> Case:
     cp = draw(st.sampled_from(divisors(world // tp, 2)))
     pp = draw(st.sampled_from(divisors(world // tp // cp, 8)))
     dp = world // (tp * cp * pp)
-    vpp = draw(st.sampled_from((1, 2, 4))) if pp > 1 else 1
-    schedule = INTER if vpp > 1 else draw(st.sampled_from(("1f1b", "gpipe")))
+    schedule = draw(st.sampled_from(preset.schedules)) if pp > 1 else "1f1b"
+    plan = get_schedule(schedule)
+    vpp = plan.vpp_only or (draw(st.sampled_from((2, 4))) if plan.interleaved else 1)
     zero = draw(st.sampled_from(preset.zero_stages)) if dp * cp > 1 else 0
     ep = etp = 1
     if any(isinstance(layer.ffn, Moe) for layer in model.layers):
         ep = draw(st.sampled_from(divisors(tp * cp * dp, 8)))
         etp = draw(st.sampled_from(divisors(tp * cp * dp // ep, 4)))
     mbs = draw(st.sampled_from((1, 2)))
-    gbs = mbs * dp * pp * draw(st.integers(1, 3))
+    gbs = mbs * dp * pp * draw(st.integers(2, 3))
+    stage_layers: tuple[int, ...] = ()
+    if pp > 1 and draw(st.booleans()) and model.n_layers >= pp * vpp:
+        cuts = sorted(draw(st.permutations(range(1, model.n_layers)))[: pp * vpp - 1])
+        stage_layers = tuple(b - a for a, b in pairwise([0, *cuts, model.n_layers]))
     layout = Layout(
         tp=tp, sp=draw(st.integers(0, 1)) if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp, dp=dp, ep=ep, etp=etp,
         zero_stage=zero, fsdp=draw(st.sampled_from((0, *divisors(dp)))) if zero else 0, mbs=mbs,
         recompute=draw(st.sampled_from(("none", "selective", "full"))), schedule=schedule,
+        stage_layers=stage_layers,
     )  # fmt: skip
     seq = draw(st.sampled_from((512, 1024)))
     workload = Workload(

@@ -61,6 +61,12 @@ class Rank:
     cluster: Cluster
     preset: FrameworkPreset
     items: list[Item] = field(default_factory=list)
+    splits: bool = False
+    """Whether the schedule runs I and W apart: nothing of one hides behind the other then."""
+    copies: int = 1
+    """Copies of the pipeline on a rank, each with its part of the micro-batches."""
+    gradients: list[float] = field(default_factory=list)
+    """Bytes of the output gradients that weight gradients of the block read."""
 
     def __post_init__(self) -> None:
         lay = self.layout
@@ -104,6 +110,7 @@ class Rank:
         self.gemm(name, "F", rows, n_out, n_in, impl=impl)
         self.gemm(f"{name}.dgrad", "I", rows, n_in, n_out, impl=impl)
         self.gemm(f"{name}.wgrad", "W", n_in, n_out, rows, impl=impl)
+        self.gradients.append(rows * n_out * self.width)
         self.accumulate(name, n_in * n_out)
 
     def accumulate(self, name: str, elements: float) -> None:
@@ -115,6 +122,7 @@ class Rank:
 
     def grouped(self, name: str, rows: float, n_in: float, n_out: float, groups: float) -> None:
         """The same for `groups` experts with `rows` rows each."""
+        self.gradients.append(groups * rows * n_out * self.width)
         for suffix, way, m, n, k in (
             ("", "F", rows, n_out, n_in),
             (".dgrad", "I", rows, n_in, n_out),
@@ -170,7 +178,8 @@ class Rank:
     def parts(self, way: str, rerun: tuple[str, ...] = ()) -> Parts:
         """Sum of the items of one direction; with `rerun`, of what recomputation runs again."""
         chosen = [i for i in self.items if i.way == way and (not rerun or i.rerun in rerun)]
-        seconds = {i.name: i.seconds for i in self.items if not i.comm}
+        near = (way,) if self.splits else ("I", "W", "F")
+        seconds = {i.name: i.seconds for i in self.items if not i.comm and i.way in near}
         compute = sum(i.seconds for i in chosen if not i.comm)
         launches = sum(i.launches for i in chosen)
         exposed = hidden = 0.0
@@ -183,7 +192,7 @@ class Rank:
                 covered = min(item.seconds, seconds.get(item.behind, 0.0)) * float(self.cluster.overlap.value)
             exposed += item.seconds - covered
             hidden += covered
-        microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp)
+        microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp) / self.copies
         idle = sum(i.seconds for i in chosen if i.later) / microbatches  # what the first one leaves out
         return Parts(self.host(compute, launches) - idle, exposed, hidden)
 

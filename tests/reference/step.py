@@ -33,14 +33,18 @@ class Reference:
         return self.played.step_s
 
 
-def layers_of_stages(model: ModelSpec, stages: int) -> list[list[DecoderLayer]]:
-    """Equal shares; else the first and last stage hold one layer fewer."""
+def layers_of_stages(model: ModelSpec, stages: int, stated: tuple[int, ...] = ()) -> list[list[DecoderLayer]]:
+    """As stated; else equal shares; else embedding and head count as a layer each, and what is left over goes to the
+    last stages but one, then the first, then the last. No stage is left empty for the sake of the ends."""
     n = len(model.layers)
-    if n % stages == 0:
-        shares = [n // stages] * stages
-    else:
-        share = (n + 2) // stages
-        shares = [share - (s in (0, stages - 1)) for s in range(stages)]
+    shares = list(stated) or [n // stages] * stages
+    if sum(shares) != n:
+        ends = int((n + 2) // stages > 1)
+        shares = [(n + 2 * ends) // stages] * stages
+        order = list(reversed(range(1, stages - 1))) + [0, stages - 1]
+        for s in order[: n + 2 * ends - sum(shares)]:
+            shares[s] += 1
+        shares[0], shares[-1] = shares[0] - ends, shares[-1] - ends
     assert sum(shares) == n
     rest = list(model.layers)
     return [[rest.pop(0) for _ in range(share)] for share in shares]
@@ -89,7 +93,8 @@ class _Step:
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
         self.width, self.grad = BYTES[workload.precision], BYTES[self.preset.gradient_dtype(workload.precision)]
-        self.one = Rank(model, workload, lay, cluster, self.preset)
+        splits = self.schedule.split_backward
+        self.one = Rank(model, workload, lay, cluster, self.preset, splits=splits, copies=self.schedule.directions)
         self.head, self.logits_kept, self.logits_gradient = head(self.one)
         self.embedding = embedding(self.one)
         self.shard = (lay.fsdp or lay.dp) * lay.cp
@@ -100,8 +105,11 @@ class _Step:
 
     def _stages(self) -> list[_Stage]:
         lay, model, made = self.lay, self.model, {}
-        found, groups = [], layers_of_stages(model, lay.pp * lay.vpp)
-        for s, layers in enumerate(groups):
+        found, groups = [], layers_of_stages(model, lay.pp * lay.vpp, lay.stage_layers)
+        self.length = len(groups)
+        # Two copies of the pipeline: the second one's stages after the first's.
+        for number, layers in enumerate(groups * self.schedule.directions):
+            s = number % self.length
             for layer in layers:
                 if layer not in made:
                     made[layer] = (decoder_layer(self.one, layer), elements(layer.parameters(model.hidden), lay))
@@ -116,7 +124,7 @@ class _Step:
                 if model.tied_embeddings and lay.pp > 1:
                     dense += model.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
             expert = sum(made[layer][1][1] for layer in layers)
-            rank = self.schedule.rank_of(s, lay.pp)
+            rank = self.schedule.rank_of(number, lay.pp)
             found.append(_Stage(rank, [made[layer][0] for layer in layers], ends, dense, expert))
         self.made = made
         return found
@@ -184,14 +192,14 @@ class _Step:
         return seconds + self._expert_traffic("all_gather", expert * self.width)
 
     def _sends(self) -> list[float]:
-        """Out of each rank to the next one: the boundary activation over the slowest of its pairs."""
+        """Out of each virtual stage to the next one: the boundary activation over the slowest of its pairs."""
         lay, c = self.lay, self.cluster
         boundary = self.one.tokens_sp * self.one.hidden * self.width
         shares = self.preset.scatter_gather_p2p and not lay.sp and lay.tp > 1
         stage = lay.tp * lay.cp * lay.dp
         found = []
-        for r in range(lay.pp):
-            onward = (r + 1) % lay.pp
+        ranks = [s.rank for s in self.stages]
+        for r, onward in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
             pairs = ((r * stage + i, onward * stage + i) for i in range(stage))
             apart = any(a // c.gpus_per_node != b // c.gpus_per_node for a, b in pairs)
             sent = boundary / lay.tp if shares else boundary
@@ -201,8 +209,8 @@ class _Step:
         return found
 
     def _optimizer(self, dense: float, expert: float) -> float:
-        lay, p, w = self.lay, self.preset, self.workload
-        n = dense + expert if lay.zero_stage == 0 else dense / self.shard + expert / self.expert_shard
+        p, w = self.preset, self.workload
+        n = self._shard(dense, expert)
         adam = w.optimizer == "adamw"
         if p.fused_optimizer:
             each = self.grad + 2 * ((8 if adam else 0) + 4) + (0 if w.precision == "fp32" else self.width)
@@ -219,9 +227,8 @@ class _Step:
         k, taken = plan.buckets, 1.0 - float(self.cluster.overlap.value)
         host = float(self.preset.microbatch_s.value) / lay.vpp
         forward = [sum(b.forward.total for b in s.blocks) + host for s in stages]
-        backward = [
-            sum(b.input_gradient.total + b.again.total + b.weight_gradient.total for b in s.blocks) for s in stages
-        ]
+        backward = [sum(b.input_gradient.total + b.again.total for b in s.blocks) for s in stages]
+        weight = [sum(b.weight_gradient.total for b in s.blocks) for s in stages]
         unshard = [self._gather(s.dense / k, s.expert / k) if plan.unshard != "none" else 0.0 for s in stages]
         reduce = [self._reduce(s.dense, s.expert) if plan.reduce != "none" else 0.0 for s in stages]
         # A gather that is prefetched runs beside compute and slows it by what it takes.
@@ -229,8 +236,8 @@ class _Step:
         pieces = []
         for i, s in enumerate(stages):
             cut = [(forward[i] - sum(b.forward.total for b in s.ends)) / k + tax[i]] * k
-            cut[0] += self.embedding.forward.total if i == 0 else 0.0
-            cut[-1] += self.head.forward.total if i == len(stages) - 1 else 0.0
+            cut[0] += self.embedding.forward.total if i % self.length == 0 else 0.0
+            cut[-1] += self.head.forward.total if i % self.length == self.length - 1 else 0.0
             pieces.append(cut)
         ranks = [[s for s in stages if s.rank == r] for r in range(lay.pp)]
         dense, expert = ([sum(getattr(s, n) for s in held) for held in ranks] for n in ("dense", "expert"))
@@ -242,14 +249,31 @@ class _Step:
             unshard=unshard,
             reduce=reduce,
             send_forward=onward,
-            send_backward=[onward[r - 1] for r in range(lay.pp)],
+            send_backward=[onward[s - 1] for s in range(len(stages))],
             optimizer=[self._optimizer(d, e) for d, e in zip(dense, expert, strict=True)],
             gather=[self._gather(d, e) if plan.gather_after else 0.0 for d, e in zip(dense, expert, strict=True)],
             sync=self._over("all_reduce", "world", 4.0) if self.preset.clips_gradients else 0.0,
             tied=self._tied(),
             step=float(self.preset.step_s.value),
+            weight=[[w / k] * k for w in weight],
+            mirror=self._mirror([self._shard(d, e) * self.grad for d, e in zip(dense, expert, strict=True)]),
         )
-        return took, forward, backward
+        return took, forward, [b + w for b, w in zip(backward, weight, strict=True)]
+
+    def _shard(self, dense: float, expert: float) -> float:
+        return dense + expert if self.lay.zero_stage == 0 else dense / self.shard + expert / self.expert_shard
+
+    def _mirror(self, nbytes: list[float]) -> list[float]:
+        """All-reduce between the two ranks that hold the same stages, over the slowest of their pairs."""
+        if self.schedule.directions == 1:
+            return []
+        stage, gpn = self.lay.tp * self.lay.cp * self.lay.dp, self.cluster.gpus_per_node
+        found = []
+        for r, own in enumerate(nbytes):
+            far = self.lay.pp - 1 - r
+            apart = any((r * stage + i) // gpn != (far * stage + i) // gpn for i in range(stage))
+            found.append(collective(self.cluster, "all_reduce", own, 2, gpn if apart else 1))
+        return found
 
     def _tied(self) -> float:
         if not self.plan.tied:
@@ -261,27 +285,35 @@ class _Step:
 
     # -- memory ---------------------------------------------------------------------------------
 
-    def _flight(self) -> tuple[list[float], int]:
-        """Activation bytes at each rank's peak, and most micro-batches between the last stage's F and B."""
-        peaks, at_loss = [], 0
+    def _flight(self) -> tuple[list[float], list[int]]:
+        """Activation bytes at each rank's peak, and most micro-batches between a last stage's F and B."""
+        peaks, losses = [], []
         for r, actions in enumerate(self.schedule.actions(self.lay.pp, self.microbatches, self.lay.vpp)):
             saved = {s: sum(b.saved for b in stage.blocks) for s, stage in enumerate(self.stages) if stage.rank == r}
+            waiting = {s: sum(b.waiting for b in self.stages[s].blocks) for s in saved}
             held = peak = 0.0
-            count = most = open_last = 0
+            open_last = at_loss = 0
             for action in actions:
-                sign = 1 if action.kind is Kind.FORWARD else -1
-                held, count = held + sign * saved[action.stage], count + sign
-                open_last += sign if action.stage == len(self.stages) - 1 else 0
-                peak, most, at_loss = max(peak, held), max(most, count), max(at_loss, open_last)
+                s = action.stage
+                held += {
+                    Kind.FORWARD: saved[s],
+                    Kind.BACKWARD: -saved[s],
+                    Kind.BACKWARD_INPUT: waiting[s] - saved[s],
+                    Kind.BACKWARD_WEIGHT: -waiting[s],
+                }[action.kind]
+                if s % self.length == self.length - 1 and action.kind is not Kind.BACKWARD_WEIGHT:
+                    open_last += 1 if action.kind is Kind.FORWARD else -1
+                peak, at_loss = max(peak, held), max(at_loss, open_last)
             peaks.append(peak)
-        return peaks, at_loss
+            losses.append(at_loss)
+        return peaks, losses
 
     def _rebuilt(self, rank: int) -> float:
         """The largest layer (or attention core) that the rank's recomputation rebuilds at a time."""
         own = [b for s in self.stages if s.rank == rank for b in s.layers]
         if self.lay.recompute == "full":
-            return max(b.saved_whole for b in own)
-        return max(b.saved_core for b in own) if self.lay.recompute == "selective" else 0.0
+            return max((b.saved_whole for b in own), default=0.0)
+        return max((b.saved_core for b in own), default=0.0) if self.lay.recompute == "selective" else 0.0
 
     def memory(self) -> list[dict[str, float]]:
         lay, z = self.lay, self.lay.zero_stage
@@ -296,8 +328,8 @@ class _Step:
             dense, expert = sum(s.dense for s in held), sum(s.expert for s in held)
             shared = dense / self.shard + expert / self.expert_shard
             logits = 0.0
-            if self.stages[-1].rank == r:
-                logits = at_loss * self.logits_kept + self.logits_gradient
+            if at_loss[r]:
+                logits = at_loss[r] * self.logits_kept + self.logits_gradient
             found.append(
                 {
                     "parameters": stored * (shared if z >= 3 else dense + expert),
@@ -315,8 +347,9 @@ class _Step:
         """Boundary in and out, one gathered activation, gathered parameters and unsharded gradients."""
         lay, z = self.lay, self.lay.zero_stage
         boundary = self.one.tokens_sp * self.one.hidden * self.width
-        total = (2 * boundary if lay.pp > 1 else 0.0) + (boundary * lay.tp if lay.sp else 0.0)
-        layer = n / max(len(self.model.layers) / lay.pp, 1.0)
+        copies = self.schedule.directions
+        total = (2 * copies * boundary if lay.pp > 1 else 0.0) + (boundary * lay.tp if lay.sp else 0.0)
+        layer = n / max(len(self.model.layers) * copies / lay.pp, 1.0)
         if z >= 3:
             keeps = lay.pp > 1 or not self.preset.reshard_after_forward
             total += (n if keeps else 2 * layer) * self.width + layer * self.grad

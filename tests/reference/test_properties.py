@@ -13,6 +13,7 @@ from planner.layout import Layout, RuleContext, faults
 from planner.memory import RISK_MARGIN
 from planner.plan import Workload
 from planner.predict import predict
+from planner.schedule import get as get_schedule
 from planner.search import Space, search
 from tests.reference.cases import CASES, Case, cluster_of, found, model_of, wanted
 from tests.reference.step import reference
@@ -33,8 +34,12 @@ def test_bounds_and_phases(case: Case) -> None:
         assert min(phases.values()) >= -1e-12
     # No step is shorter than the busiest rank's compute, nor longer than everything on every rank in a row.
     lay, count = case.layout, case.layout.microbatches(case.workload.gbs)
+    schedule = get_schedule(lay.schedule)
     compute = [
-        count * sum(expected.forward_s[s] + expected.backward_s[s] for s in range(r, lay.pp * lay.vpp, lay.pp))
+        count / schedule.directions * sum(
+            expected.forward_s[s] + expected.backward_s[s]
+            for s in range(len(expected.forward_s)) if schedule.rank_of(s, lay.pp) == r
+        )
         for r in range(lay.pp)
     ]
     assert max(compute) <= step.lower_bound_s * ROUNDING

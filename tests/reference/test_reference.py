@@ -22,7 +22,7 @@ FP16 = Workload(S, 32, "fp16", framework="megatron-2021")
 def saved(**degrees: object) -> float:
     """Bytes that one layer of "gpt" saves."""
     layout = Layout(mbs=B, **degrees)  # type: ignore[arg-type]
-    rank = Rank(model_of("gpt"), FP16, layout, cluster_of("dgx-a100"), presets.get("megatron-2021"), frozenset())
+    rank = Rank(model_of("gpt"), FP16, layout, cluster_of("dgx-a100"), presets.get("megatron-2021"))
     return decoder_layer(rank, model_of("gpt").layers[0]).saved
 
 
@@ -54,7 +54,7 @@ def test_state_is_sixteen_bytes_a_parameter_and_zero_divides_it() -> None:
 def even(stages: int, f: float, b: float, **more: object) -> Durations:
     """Equal stages, nothing to communicate unless said."""
     zero, ranks = [0.0] * stages, [0.0] * 4
-    base = Durations([[f]] * stages, [[b]] * stages, zero, zero, zero, ranks, ranks, ranks, ranks, 0.0, 0.0, 0.0)
+    base = Durations([[f]] * stages, [[b]] * stages, zero, zero, zero, zero, zero, ranks, ranks, 0.0, 0.0, 0.0)
     return replace(base, **more)  # type: ignore[arg-type]
 
 
@@ -65,6 +65,26 @@ def test_equal_stages_give_the_closed_form_of_the_bubble(name: str, vpp: int) ->
     done = play(schedule.get(name), 4, 8, vpp, plan, even(4 * vpp, 3.0 / vpp, 6.0 / vpp))
     assert done.step_s == 8 * 9 + 3 * 9 / vpp
     assert done.everything == 4 * 8 * 9
+
+
+def test_zero_bubble_schedules_have_the_papers_bubbles() -> None:
+    # F 4, I 5, W 3 of a stage, M=8, pp=4. ZB-H1 (arXiv 2401.10241, table 2): 3 (4 + 5 - 3). ZB-V at F = I = W = 2 of
+    # half a stage: 6 x 2 x 8 and the way down the V. DualPipe, M=8: (pp/2 - 1) x 1 with units one after the other.
+    plan = Plan(1, "none", 1, "none", False, False, False)
+    took = even(4, 4.0, 5.0, weight=[[3.0]] * 4)
+    assert play(schedule.get("zb-h1"), 4, 8, 1, plan, took).step_s == 8 * 12 + 3 * 6
+    took = even(8, 2.0, 2.0, weight=[[2.0]] * 8)
+    assert play(schedule.get("zb-v"), 4, 8, 2, plan, took).step_s == 8 * 12 + 3 * 2
+    took = even(8, 1.0, 1.0, weight=[[1.0]] * 8, mirror=[7.0] * 4)
+    assert play(schedule.get("dualpipe"), 4, 8, 1, plan, took).step_s == 8 * 3 + 1 + 7
+
+
+def test_what_waits_for_a_weight_gradient_is_32_sbh() -> None:
+    # arXiv 2401.10241, table 1: inputs (2 + 2 + 2 + 8) sbh and output gradients (6 + 2 + 8 + 2) sbh of a GPT layer.
+    rank = Rank(
+        model_of("gpt"), FP16, Layout(mbs=B), cluster_of("dgx-a100"), presets.get("megatron-2021")
+    )
+    assert decoder_layer(rank, model_of("gpt").layers[0]).waiting == 32 * S * B * H
 
 
 def test_blocking_sends_and_the_tail_by_hand() -> None:

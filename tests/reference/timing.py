@@ -5,7 +5,7 @@ Semantics of `planner.simulate.costs.CommPlan`, as its docstring states them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.schedule import Action, Kind, Schedule
 
@@ -29,6 +29,7 @@ class Durations:
 
     forward: list[list[float]]
     backward: list[list[float]]
+    """Whole, or with `weight` the input gradient's part."""
     extra: list[float]
     unshard: list[float]
     reduce: list[float]
@@ -39,6 +40,10 @@ class Durations:
     sync: float
     tied: float
     step: float
+    weight: list[list[float]] = field(default_factory=list)
+    """Weight gradients of a bucket by virtual stage; empty: all of it in `backward`."""
+    mirror: list[float] = field(default_factory=list)
+    """Reduction of a rank with its mirror rank (two copies of the pipeline)."""
 
 
 @dataclass
@@ -51,33 +56,50 @@ class Played:
 
 
 _Key = tuple[str, int, int | None]
-"""Kind, virtual stage and micro-batch of a result on its way to another rank."""
+"""F or B (a gradient), virtual stage and micro-batch of a result on its way to another rank."""
 
 
 class _Play:
     def __init__(self, schedule: Schedule, pp: int, microbatches: int, vpp: int, plan: Plan, took: Durations) -> None:
         self.lists = schedule.actions(pp, microbatches, vpp)
-        self.rank_of = [schedule.rank_of(s, pp) for s in range(pp * vpp)]
-        self.plan, self.took, self.pp, self.last_stage = plan, took, pp, pp * vpp - 1
+        self.stages, self.copies = pp * vpp, schedule.directions
+        self.rank_of = [schedule.rank_of(s, pp) for s in range(self.stages * self.copies)]
+        self.plan, self.took, self.pp = plan, took, pp
         self.clock = [took.step] * pp
         self.ag, self.rs, self.sent = [0.0] * pp, [0.0] * pp, [0.0] * pp
         self.arrived: dict[_Key, float] = {}
         self.reached: list[list[float]] = [[] for _ in range(pp)]
         self.gathered: set[tuple[int, int]] = set()
         self.final, self.busy, self.total = [0.0] * pp, [took.step] * pp, took.step * pp
-        self.last_backward: dict[int, int | None] = {}
+        self.last_gradient: dict[int, Action] = {}
         for actions in self.lists:
             for action in actions:
-                if action.kind is not Kind.FORWARD:
-                    self.last_backward[action.stage] = action.microbatch
+                if action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
+                    self.last_gradient[action.stage] = action
+
+    def elsewhere(self, stage: int, step: int) -> int | None:
+        """The stage before or after in the same copy of the pipeline, if another rank holds it."""
+        other = stage + step
+        inside = 0 <= stage % self.stages + step < self.stages
+        return other if inside and self.rank_of[other] != self.rank_of[stage] else None
 
     def source(self, action: Action) -> _Key | None:
         """The neighbour's result that an action receives from another rank."""
-        step = -1 if action.kind is Kind.FORWARD else 1
-        other = action.stage + step
-        if not 0 <= other <= self.last_stage or self.rank_of[other] == self.rank_of[action.stage]:
+        if action.kind is Kind.BACKWARD_WEIGHT:
             return None
-        return (action.kind.value, other, action.microbatch)
+        forward = action.kind is Kind.FORWARD
+        other = self.elsewhere(action.stage, -1 if forward else 1)
+        return None if other is None else ("F" if forward else "B", other, action.microbatch)
+
+    def seconds(self, action: Action, k: int) -> float:
+        took, s = self.took, action.stage
+        weight = took.weight[s][k] if took.weight else 0.0
+        return {
+            Kind.FORWARD: took.forward[s][k],
+            Kind.BACKWARD: took.backward[s][k] + weight,
+            Kind.BACKWARD_INPUT: took.backward[s][k],
+            Kind.BACKWARD_WEIGHT: weight,
+        }[action.kind]
 
     def run(self) -> None:
         at = [0] * self.pp
@@ -96,13 +118,14 @@ class _Play:
 
     def act(self, r: int, action: Action, ready: float) -> None:
         plan, took, s = self.plan, self.took, action.stage
-        is_forward = action.kind is Kind.FORWARD
-        final = not is_forward and self.last_backward[s] == action.microbatch
-        reduced = (plan.reduce == "each" and not is_forward) or (plan.reduce == "bucketed" and final)
+        is_forward, gradient = action.kind is Kind.FORWARD, action.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT)
+        final = gradient and self.last_gradient[s] == action
+        reduced = (plan.reduce == "each" and gradient) or (plan.reduce == "bucketed" and final)
         order = list(range(plan.buckets)) if is_forward else list(reversed(range(plan.buckets)))
         for k in order:
-            ready = max(ready, self.gather(r, s, k))
-            seconds = took.forward[s][k] if is_forward else took.backward[s][k] + (took.extra[s] if reduced else 0.0)
+            if action.kind is not Kind.BACKWARD_WEIGHT:
+                ready = max(ready, self.gather(r, s, k))
+            seconds = self.seconds(action, k) + (took.extra[s] if reduced else 0.0)
             self.clock[r] = max(self.clock[r], ready) + seconds
             self.busy[r] += seconds
             self.total += seconds
@@ -110,7 +133,8 @@ class _Play:
                 self.rs[r] = max(self.rs[r], self.clock[r]) + took.reduce[s]
                 self.total += took.reduce[s]
         self.final[r] = self.clock[r]
-        self.send(r, action, is_forward)
+        if action.kind is not Kind.BACKWARD_WEIGHT:
+            self.send(r, action, is_forward)
 
     def gather(self, r: int, s: int, k: int) -> float:
         """End of the gather that a bucket needs: launched when compute has reached the use `prefetch` before."""
@@ -126,10 +150,9 @@ class _Play:
         return self.ag[r]
 
     def send(self, r: int, action: Action, is_forward: bool) -> None:
-        other = action.stage + (1 if is_forward else -1)
-        if not 0 <= other <= self.last_stage or self.rank_of[other] == r:
+        if self.elsewhere(action.stage, 1 if is_forward else -1) is None:
             return
-        seconds = (self.took.send_forward if is_forward else self.took.send_backward)[r]
+        seconds = (self.took.send_forward if is_forward else self.took.send_backward)[action.stage]
         if self.plan.blocking:
             self.clock[r] += seconds
             self.busy[r] += seconds
@@ -137,7 +160,7 @@ class _Play:
         else:
             self.sent[r] = end = max(self.sent[r], self.clock[r]) + seconds
         self.total += seconds
-        self.arrived[(action.kind.value, action.stage, action.microbatch)] = end
+        self.arrived["F" if is_forward else "B", action.stage, action.microbatch] = end
 
     def finish(self) -> Played:
         plan, took = self.plan, self.took
@@ -145,8 +168,14 @@ class _Play:
             for s, r in enumerate(self.rank_of):
                 self.rs[r] = max(self.rs[r], self.final[r]) + took.reduce[s]
                 self.total += took.reduce[s]
-        first, last = self.rank_of[0], self.rank_of[-1]
-        if plan.tied and first != last:
+        if self.copies > 1:  # rank r waits for rank pp-1-r, then both reduce what both hold
+            ready = [max(a, b) for a, b in zip(self.clock, self.rs, strict=True)]
+            for r in range(self.pp):
+                self.clock[r] = max(ready[r], ready[-1 - r]) + took.mirror[r]
+                self.busy[r] += took.mirror[r]
+                self.total += took.mirror[r]
+        first, last = self.rank_of[0], self.rank_of[self.stages - 1]
+        if plan.tied and self.copies == 1 and first != last:
             both = max(self.clock[first], self.clock[last], self.rs[first], self.rs[last]) + took.tied
             for r in (first, last):
                 self.clock[r] = both
