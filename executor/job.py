@@ -95,7 +95,9 @@ class Job:
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
         with phase("forward", "loss"):
-            return self.groups.tp.cross_entropy(output, target)
+            loss = self.groups.tp.cross_entropy(output, target)
+            # A split backward detaches the loss in place, which a view (of a DTensor) does not allow.
+            return loss.clone() if loss._is_view() else loss
 
     def _precision(self) -> Any:
         if self.plan.workload.precision == "bf16":

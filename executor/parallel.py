@@ -30,6 +30,7 @@ from executor.timing import Recorder
 from executor.torch_adapter import BucketReduction
 from planner.model.spec import ModelSpec
 from planner.plan import Plan, StagePlan
+from planner.schedule import Action, Kind
 
 LEARNING_RATE = 1e-3
 
@@ -43,6 +44,7 @@ class Part:
         self.module: nn.Module = decoder
         self.notes: dict[str, ParameterNote] = notes(decoder)
         self.reduction: BucketReduction | None = None
+        self.reduced_late = False
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
         """Parameters by whole-model name (after FSDP: sharded DTensors)."""
@@ -85,12 +87,24 @@ def _data_parallel(part: Part, plan: Plan, groups: Groups, recorder: Recorder) -
             fully_shard(layer, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         fully_shard(part.decoder, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
         return
+    if splits_backward(plan):
+        part.reduced_late = True
+        return
     wrapped = DistributedDataParallel(
         part.decoder, process_group=groups.dp, gradient_as_bucket_view=True, broadcast_buffers=False
     )
     part.reduction = BucketReduction(recorder, groups.dp)
     part.reduction.attach(wrapped)
     part.module = wrapped
+
+
+def splits_backward(plan: Plan) -> bool:
+    """Whether the plan's actions run input and weight gradients apart.
+
+    PyTorch computes the latter with ``torch.autograd.grad``, which fires none of the hooks by which DDP
+    sees a gradient: such plans reduce theirs after the last action instead.
+    """
+    return any(Action.parse(text).kind is Kind.BACKWARD_WEIGHT for rank in plan.actions for text in rank)
 
 
 def build_optimizer(plan: Plan, parts: list[Part], groups: Groups) -> torch.optim.Optimizer:
@@ -119,7 +133,13 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def finish_gradients(parts: list[Part], groups: Groups) -> None:
-    """Sum what only some ranks saw: vectors under sequence parallelism, and a table shared by two stages."""
+    """Sum what only some ranks saw: vectors under sequence parallelism, and a table shared by two stages.
+
+    Before that the data-parallel average, where no wrapper has taken it.
+    """
+    for part in parts:
+        if part.reduced_late:
+            _average([p.grad for p in part.decoder.parameters() if p.grad is not None], groups)
     partial = [
         local(p.grad)
         for part in parts
@@ -146,3 +166,12 @@ def finish_gradients(parts: list[Part], groups: Groups) -> None:
     elif len(grads) == 2:
         grads[0].add_(grads[1])
         grads[1].copy_(grads[0])
+
+
+def _average(gradients: list[Tensor], groups: Groups) -> None:
+    """Mean over the data-parallel group, in one all-reduce."""
+    flat = torch.cat([g.reshape(-1) for g in gradients])
+    dist.all_reduce(flat, group=groups.dp)
+    flat.div_(dist.get_world_size(groups.dp))
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        g.copy_(mean.view_as(g))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from hwmodels.errors import Fault, InputError
 from planner.model.spec import Attention, ModelSpec, Moe
 from planner.plan import Plan
+from planner.schedule import get as get_schedule
+from planner.schedule import names as schedule_names
 
 ACTIVATIONS: tuple[str, ...] = ("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "relu2")
 """Feed-forward activations that the executor's model has."""
@@ -183,7 +185,8 @@ def _tensor_parallel(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
 
 def _stages(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
     lay = plan.layout
-    held = sorted(i for stage in plan.stages for i in stage.layers)
+    length = lay.pp * lay.vpp
+    held = sorted(i for stage in plan.stages[:length] for i in stage.layers)
     if held != list(range(model.n_layers)):
         yield _fault(
             plan,
@@ -200,12 +203,13 @@ def _stages(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
             f"pp={lay.pp} ranks each need one",
             "a plan built by build_plan",
         )
-    split = any("I" in action or "W" in action for rank in plan.actions for action in rank)
-    if split and (lay.zero_stage or lay.recompute != "none"):
+    schedule = get_schedule(lay.schedule)
+    if schedule.directions > 1:
+        known = [name for name in schedule_names() if get_schedule(name).torch_class]
         yield _fault(
             plan,
-            "executor-split-backward",
-            f"schedule {lay.schedule} with ZeRO or recomputation",
-            "a split backward keeps its graph between I and W",
-            "zero_stage=0 recompute=none",
+            "executor-bidirectional",
+            f"schedule {lay.schedule}",
+            "PyTorch's pipelining runtime runs one pipeline, whose stages each lie on one rank",
+            "dualpipe-v (vpp=2), which folds the second direction into the first, or " + ", ".join(known),
         )

@@ -120,7 +120,7 @@ def assemble(
 ) -> Group:
     """Durations of every node for the layouts at `index`, which share the rest of the arguments."""
     layouts = priced.layouts.take(index)
-    comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing)
+    comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule)
     data = data_parallel_costs(
         priced.model, priced.workload, layouts, priced.cluster, priced.preset, comm, pp, vpp, schedule, zero_stage
     )

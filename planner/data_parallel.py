@@ -28,7 +28,9 @@ MAX_BUCKETS = 40
 change the exposed first and last piece by less than 1/40 of the traffic."""
 
 
-def comm_plan(model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero_stage: int, sharing: bool) -> CommPlan:
+def comm_plan(
+    model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero_stage: int, sharing: bool, schedule: str = "1f1b"
+) -> CommPlan:
     """Which communication nodes a step has.
 
     Parameters
@@ -57,7 +59,7 @@ def comm_plan(model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero
     reduce: Literal["each", "bucketed", "end"] = "end"
     if each:
         reduce = "each"
-    elif preset.overlap_grad_reduce:
+    elif preset.overlap_grad_reduce and (preset.overlap_split_reduce or not get_schedule(schedule).split_backward):
         reduce = "bucketed"
     behind_forward = zero_stage >= 1 and preset.overlap_param_gather
     return CommPlan(

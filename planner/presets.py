@@ -84,6 +84,9 @@ class FrameworkPreset:
         new gradient and reads and writes the accumulated one.
     overlap_grad_reduce : bool
         Gradient buckets are reduced while the last backward still runs.
+    overlap_split_reduce : bool
+        The same where a schedule splits the backward; False: only after the last action (PyTorch's split
+        backward fires no DDP hooks). Stages 0 to 2.
     main_grad_buffer : bool
         Every micro-batch adds into a persistent main gradient; False: autograd keeps the first
         micro-batch's gradient as it is and adds only the later ones.
@@ -151,6 +154,7 @@ class FrameworkPreset:
     grad_dtype: GradDtype = "fp32"
     fused_grad_accumulation: bool = False
     overlap_grad_reduce: bool = True
+    overlap_split_reduce: bool = True
     main_grad_buffer: bool = False
     compute_copy: bool = True
     overlap_param_gather: bool = True
@@ -357,6 +361,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             fused_norm=False,
             fused_cross_entropy=False,
             overlap_grad_reduce=True,
+            overlap_split_reduce=False,
             p2p_overlap=True,
             fused_optimizer=True,
             notes="The executor of this project on CPU and gloo: scaled_dot_product_attention, PyTorch's eager "

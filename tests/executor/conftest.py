@@ -47,6 +47,12 @@ TWO_RANKS: dict[str, tuple[Layout, dict[str, Any]]] = {
     "1f1b": (Layout(pp=2, mbs=2, schedule="1f1b"), LLAMA),
     "1f1b-gpt2": (Layout(pp=2, mbs=2, schedule="1f1b"), GPT2),
     "interleaved": (Layout(pp=2, vpp=2, mbs=2, schedule="interleaved-1f1b"), LLAMA),
+    "zb-h1": (Layout(pp=2, mbs=2, schedule="zb-h1", recompute="full"), LLAMA),
+    "interleaved-zb": (Layout(pp=2, vpp=2, mbs=2, schedule="interleaved-zb"), LLAMA),
+    "zb-v-gpt2": (Layout(pp=2, vpp=2, mbs=2, schedule="zb-v"), GPT2),
+    "dualpipe-v": (Layout(pp=2, vpp=2, mbs=2, schedule="dualpipe-v"), LLAMA),
+    "uneven": (Layout(pp=2, mbs=2, stage_layers=(1, 3)), LLAMA),
+    "ends-alone": (Layout(pp=2, vpp=2, mbs=2, schedule="interleaved-1f1b", stage_layers=(0, 3, 1, 0)), LLAMA),
 }
 
 

@@ -19,6 +19,14 @@ FOUR_RANKS = {
     "pp-tp-sp-gpt2": (Layout(pp=2, tp=2, sp=1, mbs=4), GPT2),
     "hsdp": (Layout(dp=4, mbs=2, zero_stage=3, fsdp=2), LLAMA),
     "pp4-interleaved-off": (Layout(pp=4, mbs=2), LLAMA),
+    "pp4-zb-h1": (Layout(pp=4, mbs=1, schedule="zb-h1"), LLAMA),
+    "zb-h1-dp": (Layout(pp=2, dp=2, mbs=1, schedule="zb-h1"), LLAMA),
+    "zb-v-zero1": (Layout(pp=2, vpp=2, dp=2, mbs=1, zero_stage=1, schedule="zb-v"), LLAMA),
+    "zb-v-fsdp-gpt2": (Layout(pp=2, vpp=2, dp=2, mbs=1, zero_stage=3, schedule="zb-v"), GPT2),
+    "zb-h1-tp-sp-gpt2": (Layout(pp=2, tp=2, sp=1, mbs=2, schedule="zb-h1"), GPT2),
+    "dualpipe-v-dp-uneven": (
+        Layout(pp=2, vpp=2, dp=2, mbs=1, schedule="dualpipe-v", stage_layers=(0, 1, 2, 1)), LLAMA,
+    ),
 }
 
 

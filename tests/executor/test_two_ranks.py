@@ -83,15 +83,17 @@ def test_pipeline_sends(two_ranks: dict[str, Any]) -> None:
     # 4 micro-batches of 2 x 32 x 64 fp32 = 16384 bytes: rank 0 sends 4 activations forward; with
     # two virtual stages a rank (0, 2) it sends 8 forward and the gradients of stage 2, 4, backward.
     assert records(two_ranks["1f1b"], "send_recv", "pp")[-1][0] == 16384
-    sends = {n: sum(c for b, c in records(two_ranks[n], "send_recv", "pp")) for n in ("gpipe", "1f1b", "interleaved")}
-    assert sends == {"gpipe": 4, "1f1b": 4, "interleaved": 12}
+    # In a V rank 0 holds stages 0 and 3: 4 activations to stage 1 and 4 gradients to stage 2.
+    expected = {"gpipe": 4, "1f1b": 4, "interleaved": 12, "zb-h1": 4, "interleaved-zb": 12, "zb-v-gpt2": 8,
+                "dualpipe-v": 8}  # fmt: skip
+    assert {n: sum(c for b, c in records(two_ranks[n], "send_recv", "pp")) for n in expected} == expected
 
 
 def test_the_plans_actions_are_the_ones_executed(two_ranks: dict[str, Any]) -> None:
-    for name in ("gpipe", "1f1b", "interleaved"):
+    for name in ("gpipe", "1f1b", "interleaved", "zb-h1", "interleaved-zb", "zb-v-gpt2", "dualpipe-v", "ends-alone"):
         plan, measured = two_ranks["plans"][name], two_ranks[name]
         for rank in (0, 1):
-            bars = [e for e in measured.timeline if e.rank == rank and e.kind in ("F", "B")]
+            bars = [e for e in measured.timeline if e.rank == rank and e.kind in ("F", "B", "I", "W")]
             order = [e.name for e in sorted(bars, key=lambda e: e.start_s)]
             assert order == list(plan.actions[rank])
 

@@ -29,7 +29,7 @@ NOTHING = Parts(0.0, 0.0, 0.0)
 
 
 def _finish(rank: Rank, saved: float, core: float, kept_whole: float, inputs: float, *, layer: bool) -> Block:
-    """Sum the items; `inputs`: of the matrices. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
+    """Sum the items; `inputs`: the matrices'. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
     recompute = rank.layout.recompute
     again, kept = NOTHING, saved + core
     if recompute == "full" and layer:

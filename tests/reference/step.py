@@ -145,7 +145,7 @@ class _Step:
             return plan
         if lay.zero_stage == 2 and p.reduce_each_microbatch and lay.pp == 1:
             plan.reduce = "each"
-        elif p.overlap_grad_reduce:
+        elif p.overlap_grad_reduce and (p.overlap_split_reduce or not self.schedule.split_backward):
             plan.reduce = "bucketed"
         else:
             plan.reduce, plan.buckets = "end", 1
