@@ -11,14 +11,16 @@ from hwmodels.cluster import Cluster
 from planner.assemble import Group
 from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
-from planner.layout import Layout
+from planner.layout import Layout, split_id, split_text
 from planner.memory import MemoryEstimate, verdict
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
+from planner.schedule import get as get_schedule
 from planner.simulate import timeline
 from planner.simulate.bound import lower_bound
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.maxplus import simulate, step_seconds
+from planner.stages import shares_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -161,6 +163,31 @@ def notes(priced: PricedModel, layout: Layout) -> list[str]:
     ]
     if any(layer.is_moe for layer in priced.model.layers):
         found.append("experts: tokens taken as balanced; no measured evidence for skewed routing")
+    found += _pipeline_notes(priced, layout)
     if layout.cp > 1:
         found.append("context parallel: all-gather of keys and values; no measured evidence")
+    return found
+
+
+def _pipeline_notes(priced: PricedModel, layout: Layout) -> list[str]:
+    """What to know about the stages and the schedule of a pipeline."""
+    if layout.pp == 1:
+        return []
+    found, schedule = [], get_schedule(layout.schedule)
+    shares = shares_of(priced.model.n_layers, layout.pp, layout.vpp, split_id(layout.stage_layers))
+    if len(set(shares)) > 1:
+        where = "" if layout.stage_layers else " (the default rule; --stage-layers states others)"
+        found.append(f"layers of the virtual stages: {split_text(shares)}{where}")
+    if schedule.split_backward:
+        found.append(
+            f"{layout.schedule}: input and weight gradients run apart, tensor-parallel collectives of one are not "
+            "hidden behind the other; inputs and output gradients of all matrices stay until the weight gradient has "
+            "run. No measured evidence on GPUs"
+        )
+    if schedule.directions > 1:
+        found.append(
+            f"{layout.schedule}: two stages in full on each rank, both with gradients and optimizer; mirror ranks "
+            "reduce gradients before the optimizer; a forward and a backward of opposite directions run one after "
+            "the other"
+        )
     return found

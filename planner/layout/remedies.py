@@ -118,8 +118,8 @@ def explain_layers(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     n, stages = ctx.model.n_layers, lay.pp * lay.vpp
     if lay.stage_layers and (found := split_faults(lay.stage_layers, n, stages)):
         return tuple("; ".join(dict.fromkeys(getattr(f, part) for f in found)) for part in ("what", "why", "fix"))  # type: ignore[return-value]
-    fit = range(1, n // lay.pp + 1)
-    fix = choices(fit, "vpp") if fit else f"pp*vpp <= {n}"
+    only, fit = get_schedule(lay.schedule).vpp_only, range(1, n // lay.pp + 1)
+    fix = f"pp <= {n // only}" if only else choices(fit, "vpp") if fit else f"pp*vpp <= {n}"
     return f"pp*vpp = {stages} is more than the {n} layers", "a virtual stage holds at least one layer", fix
 
 

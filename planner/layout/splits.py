@@ -7,6 +7,7 @@ for the default rule (`split_layers`). Arrays of layouts hold a number for each 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hwmodels.errors import Fault, InputError
 
@@ -178,4 +179,7 @@ def parse_split(text: str, where: str, n_layers: int, pp: int, vpp: int) -> Spli
     if not words:
         return tuple(counts)
     ends = {name: bool(words.get(name)) for name in ("embedding", "loss")}
-    return megatron_split(n_layers, pp, vpp, first=words.get("first"), last=words.get("last"), **ends)
+    try:
+        return megatron_split(n_layers, pp, vpp, first=words.get("first"), last=words.get("last"), **ends)
+    except InputError as error:
+        raise InputError([replace(fault, where=where) for fault in error.faults]) from None

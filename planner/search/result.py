@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from planner.layout import Layout
+from planner.layout import Layout, split_text
 from planner.results import Step
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ class SearchResult:
         """The rows as a pandas frame."""
         import pandas
 
-        return pandas.DataFrame(self.records())
+        rows = [{**record, "stage_layers": split_text(record["stage_layers"])} for record in self.records()]
+        return pandas.DataFrame(rows)
 
 
 def _exposed(step: Step) -> float:

@@ -174,3 +174,63 @@ def test_the_whole_loop_on_this_machine(call, tmp_path: Path) -> None:
     other = next(p for p in (tmp_path / "o" / "runs").iterdir() if p != folder)
     mixed = call("compare", other / "plan.json", folder / "measured.json")
     assert mixed.code == 2 and "plan_hash" in mixed.err
+
+
+SHALLOW = ("--model", "llama-3-8b", "--cluster", "dgx-h100:1", "--seq-len", "2048", "--gbs", "32", "--pp", "4")
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (("--schedule", "zb-h1"), "pp4 dp2 mbs1 zb-h1"),
+        (("--schedule", "zb-v"), "pp4 vpp2 dp2 mbs1 zb-v"),
+        (("--schedule", "dualpipe"), "pp4 dp2 mbs1 dualpipe"),
+        (("--schedule", "dualpipe-v", "--stage-layers", "0,5x6,2,0"), "dualpipe-v layers 0,5x6,2,0"),
+        (("--stage-layers", "first=7,last=5"), "1f1b layers 7,2x10,5"),
+    ],
+)
+def test_predict_simulate_and_plan_agree_on_every_schedule(call, words: tuple[str, ...], label: str) -> None:
+    """One layout through predict, its plan, predict of the plan and the event engine: the same step."""
+    first = call("predict", *SHALLOW, *words, "--recompute", "full", "--out", "plan.json", "--json")
+    assert first.code in (0, 3), first.err
+    step_s = json.loads(first.out)["step"]["step_s"]["mid"]
+    plan = load_plan("plan.json")
+    assert plan.predicted.step_s == step_s
+    text = call("predict", "--plan", "plan.json").out
+    assert label.replace("mbs1", "mbs1 full") in text
+    played = json.loads(call("simulate", "plan.json", "--out", "trace.json", "--json").out)
+    assert played["predicted"]["step_s"]["mid"] == pytest.approx(step_s, rel=1e-12)
+    assert played["simulated"]["step_s"] == pytest.approx(step_s, rel=1e-9)
+    trace = json.loads(Path("trace.json").read_text(encoding="utf-8"))["traceEvents"]
+    assert {e["pid"] for e in trace if e.get("ph") == "X"} == {0, 1, 2, 3}
+
+
+def test_a_plan_keeps_the_layers_that_its_stages_state(call) -> None:
+    """Stages edited by hand are priced as they stand."""
+    call("predict", *SHALLOW, "--recompute", "full", "--out", "plan.json")
+    content = json.loads(Path("plan.json").read_text(encoding="utf-8"))
+    cuts = [0, 14, 22, 28, 32]
+    for stage, begin, end in zip(content["stages"], cuts[:-1], cuts[1:], strict=True):
+        stage["layers"] = list(range(begin, end))
+    Path("plan.json").write_text(json.dumps(content), encoding="utf-8")
+    text = call("predict", "--plan", "plan.json").out
+    assert "layers 14,8,6,4" in text and "layers of the virtual stages: 14,8,6,4" in text
+
+
+def test_deepseek_v3_runs_at_pp_16_and_llama_405b_at_any_pp(call) -> None:
+    large = ("--seq-len", "4096", "--gbs", "8192", "--zero-stage", "1", "--recompute", "full")
+    model = ("--model", "deepseek-v3", "--cluster", "dgx-h100:256", "--pp", "16", "--ep", "64")
+    text = call("predict", *model, *large).out
+    assert "layers of the virtual stages: 3,14x4,2" in text
+    for pp in (3, 5, 12):
+        model = ("--model", "llama-3.1-405b", "--cluster", f"dgx-h100:{pp * 4}", "--tp", "8", "--sp", "1", "--pp", pp)
+        done = call("predict", *model, *large)
+        assert done.code in (0, 3) and "step time" in done.out
+
+
+def test_list_schedules_says_who_runs_them(call) -> None:
+    found = json.loads(call("list", "schedules", "--json").out)["schedules"]
+    by_name = {row["name"]: row for row in found}
+    assert by_name["dualpipe"]["frameworks"] == ["generic"] and by_name["dualpipe"]["directions"] == 2
+    assert by_name["zb-v"]["vpp"] == 2 and by_name["zb-v"]["torch_class"] == "ScheduleZBVZeroBubble"
+    assert "megatron" in by_name["1f1b"]["frameworks"] and "megatron" not in by_name["zb-h1"]["frameworks"]

@@ -204,6 +204,45 @@ def test_uneven_shares_and_stages_are_legal() -> None:
     assert plan_from_dict(content).stages[1].layers == (1, 2, 3)
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(pp=2, mbs=2, schedule="zb-h1"),
+        Layout(pp=2, vpp=2, mbs=2, schedule="zb-v"),
+        Layout(pp=2, vpp=2, mbs=2, schedule="dualpipe-v", stage_layers=(0, 1, 3, 0)),
+        Layout(pp=2, mbs=2, schedule="dualpipe", stage_layers=(3, 1)),
+    ],
+    ids=lambda layout: layout.label(),
+)
+def test_every_schedule_and_split_makes_a_sound_plan(layout: Layout) -> None:
+    plan = plan_from_dict(plain(layout))
+    assert plan.layout == layout
+    held = tuple(len(stage.layers) for stage in plan.stages[: layout.pp * layout.vpp])
+    assert not layout.stage_layers or held == layout.stage_layers
+
+
+def test_a_v_and_two_copies_lie_where_their_schedules_say() -> None:
+    stages = plan_of(Layout(pp=2, vpp=2, mbs=2, schedule="zb-v")).stages
+    place = [(s.rank, s.chunk, s.embedding, s.head) for s in stages]
+    assert place == [(0, 0, True, False), (1, 0, False, False), (1, 1, False, False), (0, 1, False, True)]
+    stages = plan_of(Layout(pp=2, mbs=2, schedule="dualpipe", stage_layers=(3, 1))).stages
+    assert [(s.rank, s.layers, s.embedding, s.head) for s in stages] == [
+        (0, (0, 1, 2), True, False), (1, (3,), False, True), (1, (0, 1, 2), True, False), (0, (3,), False, True),
+    ]  # fmt: skip
+
+
+def test_what_contradicts_a_split_or_a_copy_is_named() -> None:
+    content = plain(Layout(pp=2, mbs=2, stage_layers=(3, 1)))
+    content["layout"]["stage_layers"] = [1, 3]
+    refused(content, "stages: hold 3,1 layers (layout.stage_layers says 1,3)")
+    content = plain(Layout(pp=2, mbs=2, schedule="dualpipe"))
+    content["stages"][3]["layers"] = [2]
+    refused(content, "stages: do not cover the model: layers [3] are missing")
+    content = plain(Layout(pp=2, mbs=2, schedule="dualpipe"))  # micro-batches 0 and 1 one way, 2 and 3 the other
+    content["actions"][0] = [text.replace("0F1", "0F2") for text in content["actions"][0]]
+    refused(content, "stage 0 runs 2 forwards", "0 to 1, each once")
+
+
 def test_stages_cover_all_layers_once_in_order() -> None:
     content = plain(Layout(pp=2, mbs=2))
     content["stages"][1]["layers"] = [2]
