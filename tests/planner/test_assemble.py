@@ -140,6 +140,43 @@ def test_tied_embedding_is_reduced_between_the_ends() -> None:
     assert float(group.costs.tied_s[0]) == pytest.approx(float(one.mid), rel=1e-9)
 
 
+def test_mirror_ranks_reduce_what_both_hold() -> None:
+    # 8 layers on 4 ranks of one node each way: ranks 1 and 2 hold stages 1 and 2, four layers, gradients in fp32.
+    model = gpt(8)
+    group = group_of(model, Layout(pp=4, schedule="dualpipe"))
+    nbytes = 4 * count(model.layers[0].parameters(1024)) * 4.0
+    one = collectives.seconds(load("dgx-a100:1"), "all_reduce", nbytes, group_shape(2, 1, 8))
+    assert group.costs.mirror_s[0, 1:3] == pytest.approx([float(one.mid)] * 2, rel=1e-9)
+    assert group.costs.mirror_s[0, 0] == pytest.approx(group.costs.mirror_s[0, 3], rel=1e-12)
+    # ZeRO-1 over dp 4 leaves a quarter; ranks 1 and 2, of 4 world ranks each, lie on two nodes.
+    sharded = group_of(model, Layout(pp=4, dp=4, zero_stage=1, schedule="dualpipe"))
+    across = collectives.seconds(load("dgx-a100:2"), "all_reduce", nbytes / 4, group_shape(2, 8, 8))
+    assert sharded.costs.mirror_s[0, 1] == pytest.approx(float(across.mid), rel=1e-9)
+    assert not group_of(model, Layout(pp=4)).costs.mirror_s.any()
+
+
+def test_a_split_backward_cannot_hide_tp_traffic_behind_its_other_half() -> None:
+    together, apart = (group_of(gpt(8), Layout(tp=4, pp=2, schedule=name)) for name in ("1f1b", "zb-h1"))
+    assert together.hidden["tp_comm"].sum() > 0.0
+    assert apart.hidden["tp_comm"].sum() == pytest.approx(0.0, abs=1e-12)
+    moved = together.hidden["tp_comm"]
+    assert apart.parts["tp_comm"] == pytest.approx(together.parts["tp_comm"] + moved, rel=1e-9)
+    for group in (together, apart):
+        nodes = (group.costs.forward_s + group.costs.backward_input_s + group.costs.backward_weight_s).sum(axis=(2, 3))
+        assert sum(group.parts.values()) == pytest.approx(nodes, rel=1e-9)
+
+
+def test_stages_in_a_v_send_up_and_down_the_ranks() -> None:
+    # 16 ranks, pp 4 of 4 ranks each, 8 a node: hops 0-1 and 2-3 inside, 1-2 across, each way; the turn is on rank 3.
+    group = group_of(gpt(8), Layout(tp=4, pp=4, vpp=2, schedule="zb-v"))
+    cluster, nbytes = load("dgx-a100:2"), 512 * 1024 * 2.0
+    inside = float(collectives.seconds(cluster, "send_recv", nbytes, group_shape(2, 1, 8)).mid)
+    across = float(collectives.seconds(cluster, "send_recv", nbytes, group_shape(2, 8, 8)).mid)
+    assert group.costs.send_forward_s[0, :, 0].tolist() == pytest.approx([inside, across, inside, 0.0])
+    assert group.costs.send_forward_s[0, :, 1].tolist() == pytest.approx([0.0, inside, across, inside])
+    assert group.costs.send_backward_s[0, :, 1].tolist() == pytest.approx([inside, across, inside, 0.0])
+
+
 def test_parameters_of_all_ranks_are_the_models() -> None:
     model = gpt(8)
     priced = price_model(model, Workload(512, 32), LayoutBatch.of([Layout(pp=4)]), load("dgx-a100:1"))

@@ -114,6 +114,41 @@ def test_pipeline_memory_of_1f1b_by_hand() -> None:
     assert found["optimizer"][1] == 2 * per_layer * 12
 
 
+def test_pipeline_memory_of_zb_h1_by_hand() -> None:
+    """8 layers on 2 stages, 3 micro-batches.
+
+    0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 and 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2: rank 0 holds two whole, or one whole
+    and one waiting for W; rank 1 one of each, or two waiting.
+    """
+    workload, row = Workload(512, 3, "bf16", "adamw", "generic"), 512 * 1024 * 2
+    ids = 512 * 8
+    layer = 32 * 512 * 1024 + 4 * 16 * 512
+    # Between I and W: inputs (2 + 2 + 2 + 8) sbh and output gradients (6 + 2 + 8 + 2) sbh (arXiv 2401.10241, table 1).
+    late = 32 * 512 * 1024
+    found = peak(gpt(8), Layout(pp=2, schedule="zb-h1"), workload, "dgx-a100:1")["activations"]
+    # The embedding's scatter-add waits with the token ids and a gradient row.
+    whole, waiting = 4 * layer + ids, 4 * late + ids + row
+    assert found[0] == pytest.approx(max(2 * whole, whole + waiting), rel=1e-12)
+    # The head: input (twice, around its norm) whole; its input and the logits' gradient for W.
+    whole, waiting = 4 * layer + 2 * row, 4 * late + row + 512 * 8192 * 2
+    assert found[1] == pytest.approx(max(whole + waiting, 2 * waiting), rel=1e-12)
+    # Recomputation drops what waits for I and cannot drop what waits for W: I has rebuilt it.
+    found = peak(gpt(8), Layout(pp=2, schedule="zb-h1", recompute="full"), workload, "dgx-a100:1")["activations"]
+    assert found[1] == pytest.approx(2 * waiting + layer, rel=1e-12)
+
+
+def test_dualpipe_holds_parameters_gradients_and_optimizer_twice() -> None:
+    workload = Workload(512, 8, "bf16", "adamw", "generic")
+    once = peak(gpt(8), Layout(pp=4), workload, "dgx-a100:1")
+    twice = peak(gpt(8), Layout(pp=4, schedule="dualpipe"), workload, "dgx-a100:1")
+    for name in ("parameters", "gradients", "optimizer"):
+        # rank r: stages r and 3 - r
+        assert twice[name] == pytest.approx(once[name] + once[name][::-1], rel=1e-12)
+    # Both ends of the model lie on both end ranks, and each direction has a boundary tensor in and out.
+    assert twice["logits"].tolist() == [once["logits"][3], 0.0, 0.0, once["logits"][3]]
+    assert twice["comm_buffers"] == pytest.approx(2 * once["comm_buffers"])
+
+
 def test_the_verdict_has_three_answers() -> None:
     assert verdict(50.0, 100.0) == "fits"
     assert verdict(97.0, 100.0) == "at risk"
