@@ -233,7 +233,7 @@ def from_held_out(name: str, found: Iterable[HeldOut]) -> list[Reached]:
     return lines
 
 
-def speed(rows: int = 500_000, repeats: int = 5) -> Reached:
+def speed(rows: int = 200_000, repeats: int = 4) -> Reached:
     """GEMM prices a second on one core: the best of several calls with `rows` random shapes on the first device."""
     import time
 
