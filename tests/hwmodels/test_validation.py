@@ -130,6 +130,11 @@ def test_summary_has_the_shape_that_every_validate_prints() -> None:
     assert (empty["rows"], empty["groups"], empty["targets"]) == (0, [], [])
 
 
+def test_a_row_without_a_time_is_skipped_with_a_reason() -> None:
+    found = validation.summary([scored("expert", [1, 1], [1, 0])])
+    assert found["predicted"] == 1 and found["skipped"] == [{"id": "x.csv:3", "reason": report.NO_TIME}]
+
+
 def test_predictions_say_interval_and_reason() -> None:
     text = report.predictions([scored("gemm", [1, 2], [2, 0], key="a-", spread=1.0)])
     first, second = csv.DictReader(io.StringIO(text))
