@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hwmodels import catalog
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import InputError
-from hwmodels.kernels import attention_seconds, gemm_seconds, grouped_gemm_seconds, memory_seconds
-from hwmodels.kernels.attention import visible_pairs
+from hwmodels.kernels import gemm_seconds, grouped_gemm_seconds
 from hwmodels.kernels.gemm import ideal_seconds
 
 
@@ -99,68 +98,6 @@ def test_grouped_is_one_batched_kernel() -> None:
     assert float(grouped_gemm_seconds(toy, 512, 1024, 4096, 8).mid) == pytest.approx(1.25 * float(one), rel=1e-12)
 
 
-def test_memory_by_hand() -> None:
-    toy = device(memory__efficiency=0.8, memory__launch=2e-6, memory__ramp_s=1e-6)
-    # 80 MB at 0.8 TB/s = 100 us, and 3 us of launch and ramp.
-    assert float(memory_seconds(toy, 80e6).mid) == pytest.approx(103e-6, rel=1e-12)
-    assert float(memory_seconds(toy, 0).mid) == 0.0
-
-
-def test_visible_pairs_by_hand() -> None:
-    # 4 queries, 4 keys: full 16, causal 1+2+3+4 = 10, window of 2: 1+2+2+2 = 7.
-    assert float(visible_pairs(4, 4, False, None)) == 16
-    assert float(visible_pairs(4, 4, True, None)) == 10
-    assert float(visible_pairs(4, 4, True, 2)) == 7
-    # The last 2 of 6 positions see 5 + 6 = 11 keys; with a window of 3: 3 + 3 = 6.
-    assert float(visible_pairs(2, 6, True, None)) == 11
-    assert float(visible_pairs(2, 6, True, 3)) == 6
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 40))
-def test_visible_pairs_against_counting(q: int, more: int, window: int) -> None:
-    kv = q + more
-    counted = sum(1 for i in range(kv - q, kv) for j in range(kv) if i - window < j <= i)
-    assert float(visible_pairs(q, kv, True, window)) == counted
-
-
-def test_attention_forward_by_hand() -> None:
-    toy = device(
-        attention__launch=5e-6, attention__tail=0.0, attention__ramp=0.0, attention__head_dim_half=0.0,
-        attention__memory_efficiency=1.0, attention__forward__efficiency=0.5, attention__backward__efficiency=0.25,
-    )  # fmt: skip
-    sizes = {"batch": 2, "q_len": 4096, "kv_len": 4096, "n_heads": 16, "n_kv_heads": 4, "qk_dim": 128, "v_dim": 128,
-             "causal": False}  # fmt: skip
-    # 4 * 128 * 4096^2 * 16 * 2 = 2.7488e11 flop at 50e12: 5.4976e-3 s; memory is 1/60 of it.
-    forward = float(attention_seconds(toy, **sizes, direction="forward").mid)  # type: ignore[arg-type]
-    assert forward == pytest.approx(5e-6 + 5.497558e-3, rel=1e-5)
-    # Backward: 2.5 times the work at half the rate: 5 times the compute.
-    backward = float(attention_seconds(toy, **sizes, direction="backward").mid)  # type: ignore[arg-type]
-    assert backward == pytest.approx(5e-6 + 5 * 5.497558e-3, rel=1e-5)
-
-
-def test_decode_reads_the_cache() -> None:
-    toy = device(
-        **{"attention__decode.efficiency": 0.5, "attention__decode.launch": 1e-5, "attention__decode.tile": 64.0,
-           "attention__decode.pad": 0.0}
-    )  # fmt: skip
-    # 32 sequences x 8 KV heads x 8192 keys x (128 + 128) x 2 B = 1.0737e9 B at 0.5e12: 2.1475e-3 s,
-    # and Q and O of 64 heads: 32 * 64 * 256 * 2 = 1.05e6 B.
-    seconds = attention_seconds(
-        toy,
-        batch=32,
-        q_len=1,
-        kv_len=8192,
-        n_heads=64,
-        n_kv_heads=8,
-        qk_dim=128,
-        v_dim=128,
-        causal=True,
-        direction="forward",
-    ).mid
-    assert float(seconds) == pytest.approx(1e-5 + (1.073742e9 + 1.048576e6) / 0.5e12, rel=1e-3)
-
-
 SIZES = st.integers(1, 20000)
 
 
@@ -207,18 +144,11 @@ def test_bad_sizes(bad: float) -> None:
     device_ = catalog.device("h100-sxm-80gb")
     with pytest.raises(InputError, match="m is"):
         gemm_seconds(device_, bad, 1, 1)
-    with pytest.raises(InputError, match="nbytes is"):
-        memory_seconds(device_, bad)
 
 
-def test_missing_dtype_and_direction() -> None:
+def test_missing_dtype() -> None:
     with pytest.raises(InputError, match="no fp8 peak"):
         gemm_seconds(catalog.device("a100-sxm-80gb"), 1, 1, 1, dtype="fp8")
-    with pytest.raises(InputError, match="direction"):
-        attention_seconds(
-            catalog.device("a100-sxm-80gb"), batch=1, q_len=1, kv_len=1, n_heads=1, n_kv_heads=1, qk_dim=64, v_dim=64,
-            causal=True, direction="sideways",
-        )  # fmt: skip
 
 
 def test_transferred_device_is_less_sure() -> None:
