@@ -127,10 +127,9 @@ def _named(rows: Rows) -> Rows:
     words = dict(rows.words)
     words["device"] = np.asarray([DEVICES.get(g, "") for g in words["gpu"]], dtype=np.str_)
     words["law_dtype"] = np.asarray([DTYPES.get(d, "") for d in words["dtype"]], dtype=np.str_)
-    notes = words.get("notes", np.full(len(rows), ""))
-    words["impl"] = np.asarray(
-        [implementation(str(s), str(n)).key for s, n in zip(words["source"], notes, strict=True)], dtype=np.str_
-    )
+    blank = np.full(len(rows), "")
+    cells = zip(words["source"], words.get("notes", blank), words.get("kernel", blank), strict=True)
+    words["impl"] = np.asarray([implementation(str(s), str(n), str(k)).key for s, n, k in cells], dtype=np.str_)
     return Rows(rows.numbers, words, rows.line)
 
 
@@ -155,8 +154,11 @@ def attention(path: str | Path) -> Rows:
         As `read`.
     """
     sizes = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "time_us")
-    words = ("gpu", "phase", "direction", "kernel", "dtype", "source")
-    return _named(read(path, (*sizes, "causal"), words, sizes))
+    words = ("gpu", "phase", "direction", "kernel", "dtype", "kv_dtype", "source")
+    rows = _named(read(path, (*sizes, "causal"), words, sizes))
+    stated = [k or d for k, d in zip(rows.words["kv_dtype"], rows.words["dtype"], strict=True)]
+    rows.words["law_kv_dtype"] = np.asarray([DTYPES.get(d, "") for d in stated], dtype=np.str_)
+    return rows
 
 
 def collectives(path: str | Path) -> Rows:
