@@ -10,7 +10,7 @@ The file (``*`` optional)::
                     leaf_nodes*: 32, pod_nodes*: 0, pod_oversubscription*: 1, spines*: 1}   # see `network.Fabric`
       # or {link: ici-v5e, ports_per_node: 4, topology: torus, torus: [16, 16]}
       pcie*: {sockets: 2, gpus_per_switch: 1, socket_bandwidth: 40GB/s, source: ...}
-    price*: {usd_per_gpu_hour: 2.95, source: ...}
+    price*: {usd_per_gpu_hour: 2.95, source: ...}                     # else the catalog's, where it has one
     mtbf*: {gpu_hours: 50000, source: ...}
     overlap*: {value: 0.85, source: ...}
     context: 1GiB
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hwmodels import catalog, yamlfile
+from hwmodels import catalog, prices, yamlfile
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link, PcieTree
@@ -275,7 +275,9 @@ def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
             parsed.name,
             tuple(Pool(d, p.gpus_per_node, p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
             fabric,
-            Coefficient(price.usd_per_gpu_hour, price.source, 0, price.residual) if price else None,
+            Coefficient(price.usd_per_gpu_hour, price.source, 0, price.residual)
+            if price
+            else prices.mixed_price((d, p.gpus_per_node * p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
             Coefficient(mtbf.gpu_hours, mtbf.source, 0, mtbf.residual) if mtbf else None,
             parsed.overlap.build() if parsed.overlap else ASSUMED_OVERLAP,
             parsed.context,
