@@ -253,6 +253,19 @@ def test_every_network_row_is_in_the_catalog(shared_data: Path) -> None:
             assert float(row["port_Gbps"]) / 8 * 1e9 in known, row["name"]
 
 
+PORTS = {
+    # preset -> GB/s per direction of network for each GPU: the node rows of hw_networks.csv.
+    "dgx-a100": 25.0, "dgx-h100": 50.0, "hgx-h200": 50.0, "hgx-b200": 50.0, "dgx-b300": 100.0, "gb200-nvl72": 50.0,
+    "aws-p4d": 6.25, "aws-p4de": 6.25, "aws-p5": 50.0, "aws-p5en": 50.0, "aws-p6-b200": 50.0, "aws-p6-b300": 100.0,
+    "gcp-a3-high": 12.5, "gcp-a3-mega": 25.0, "mi300x": 50.0, "mi355x": 50.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_network_of_each_gpu_in_the_presets(name: str) -> None:
+    assert clusters.load(f"{name}:2").fabric.inter_bandwidth_per_gpu == pytest.approx(PORTS[name] * 1e9)
+
+
 FORMATS = {
     # format -> (reader, header, a good row, columns that must be above zero)
     "gemm": (
