@@ -55,6 +55,8 @@ ENOUGH, LEAST = 6, 4
 PRIOR = 0.1
 """Weight of what a block rests on, per unit of the logarithm, against one row."""
 MOVED = 0.05
+SCALE = 0.06
+"""Log error from which a row counts less."""
 DECODE_STARTS = ((1.0, 5e-9), (1.0, 5e-8), (16.0, 5e-9), (16.0, 5e-8))
 """Parts of a sequence and seconds a key that a decode fit starts from: its two limits have a minimum each."""
 GROUPED_TO = {"fmha": 32.0}
@@ -156,7 +158,7 @@ def solve_log(
 
     x0 = np.clip(np.zeros(len(free)), low + 1e-6, high - 1e-6)
     best = least_squares(
-        residuals, x0, jac=slopes, bounds=(low, high), loss="soft_l1", f_scale=0.06, max_nfev=150
+        residuals, x0, jac=slopes, bounds=(low, high), loss="soft_l1", f_scale=SCALE, max_nfev=150
     )  # fmt: skip
     return {**start, **{name: float(v) for name, v in values(best.x).items()}}, float(best.cost)
 
@@ -213,7 +215,30 @@ def fit_part(
     if which == "forward" and count >= ENOUGH:
         starts += [{**base, "forward.packed": 1.0 - base["forward.packed"]}]
     values, _ = min((solve_log(start, free, errors, weight, PRIOR) for start in starts), key=lambda found: found[1])
+    paid = [name for name in free if name in FEW[which] or pays(name, values, base, errors, weight)]
+    if len(paid) < len(free):
+        kept = {**values, **{name: base[name] for name in free if name not in paid}}
+        values, _ = solve_log(kept, paid, errors, weight, PRIOR)
     return values, errors(values)
+
+
+def robust_cost(errors: FloatArray, weight: FloatArray) -> float:
+    """Half the sum of the soft L1 loss that `solve_log` minimises."""
+    ratio = errors * weight / SCALE
+    return float(SCALE**2 * np.sum(np.sqrt(1.0 + ratio * ratio) - 1.0))
+
+
+def pays(
+    name: str, values: dict[str, float], base: Mapping[str, float], errors_of: Callable[[dict[str, Any]], FloatArray],
+    weight: FloatArray,
+) -> bool:  # fmt: skip
+    """Whether the rows pay for a coefficient of their own by Akaike's information criterion.
+
+    Taking it back to `base` must raise the cost by more than ``2 / n`` of itself (Akaike 1974).
+    """
+    with_it = robust_cost(errors_of(values), weight)
+    without = robust_cost(errors_of({**values, name: base[name]}), weight)
+    return without > with_it * (1.0 + 2.0 / weight.size)
 
 
 def _blocks(
