@@ -187,6 +187,8 @@ BAD = {
     "negative": (with_cell("600", "-6"), "bad.csv:2: column time_us: value -6"),
     "nan": (with_cell("600", "nan"), "bad.csv:2: column time_us: value nan"),
     "infinite": (with_cell("600", "inf"), "bad.csv:2: column time_us: value inf"),
+    "absurd": (with_cell("600", "1e300"), "bad.csv:2: column time_us: value 1e300"),
+    "fraction": (with_cell("4096,4096,4096", "4096,0.5,4096"), "bad.csv:2: column n: value 0.5 (it counts something)"),
     "blank": (with_cell("600", ""), "bad.csv:2: column time_us: the cell is blank"),
     "word": (with_cell("600", "fast"), "column time_us: 'fast' is not a number"),
     "unquoted comma": (with_cell("a/sglang", "a,b"), "bad.csv:2: the row has more"),
