@@ -86,10 +86,7 @@ def offers_of(device: Device | str) -> tuple[Offer, ...]:
 
 def default_price(device: Device | str) -> Coefficient | None:
     """$/GPU-hour of the first kind in `KINDS` that the device has an offer of, the latest one; None without any."""
-    known = offers_of(device)
-    if not known:
-        return None
-    return max((o for o in known if o.kind == known[0].kind), key=lambda offer: offer.date).price
+    return price_of(device) if offers_of(device) else None
 
 
 def price_of(device: Device | str, kind: str = "") -> Coefficient:

@@ -69,7 +69,10 @@ SYSTEMS = {
 """The network of the systems with rows over several nodes is stated (CX-7, EFA) or, for ``h100_sxm``, 50 GB/s a
 GPU by the low-latency rows, which reach 44."""
 
-DTYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "default": "bf16", "": "fp8"}
+DTYPES = {
+    "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8",
+    "nvfp4": "fp4", "fp4": "fp4", "default": "bf16", "": "fp8",
+}  # fmt: skip
 PHASES = {"a2a": "dispatch"}
 
 
