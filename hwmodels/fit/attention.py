@@ -40,7 +40,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "forward.cache_speed": (1.0, 8.0), "forward.launch": (2e-6, 2e-4),
     "backward.ratio": (0.2, 1.5), "backward.half_dim": (0.5, 400.0), "backward.tail": (0.01, 5.0),
     "decode.efficiency": (0.02, 1.0), "decode.block": (1e-8, 2e-4), "decode.block_dim": (0.7, 8.0),
-    "decode.key": (1e-10, 3e-6), "decode.splits": (0.05, 2000.0), "decode.group": (1e-3, 3.0),
+    "decode.key": (1e-10, 3e-6), "decode.splits": (0.05, 2000.0), "decode.group": (1e-3, 3.0), "decode.rows": (1e-3, 5.0),
     "decode.cache_speed": (1.0, 6.0), "decode.waves": (1e-3, 1.0), "decode.launch": (2e-6, 2e-4),
     "decode.single.block": (0.05, 20.0), "decode.single.key": (0.05, 20.0), "decode.single.splits": (0.02, 50.0),
     "decode.apart.block": (0.05, 20.0), "decode.apart.key": (0.05, 20.0), "decode.apart.splits": (0.02, 50.0),

@@ -38,6 +38,7 @@ BARE = {
 STEP = {
     "decode__efficiency": 0.5, "decode__launch": 1e-5, "decode__block": 1e-12, "decode__key": 1e-15,
     "decode__waves": 0.0, "decode__cache_speed": 1.0, "decode__splits": 1.0, "decode__group": 0.0,
+    "decode__rows": 0.0,
 }  # fmt: skip
 
 

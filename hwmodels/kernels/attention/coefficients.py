@@ -60,6 +60,7 @@ ATTENTION_DEFAULTS: Mapping[str, Coefficient] = MappingProxyType(
         "decode.key": _assumed(6e-9, "one key of head dim 128, seconds of an SM"),
         "decode.splits": _assumed(8.0, "parts of a sequence that run at once at most"),
         "decode.group": _assumed(0.3, "growth of the cost of a key with each 16 query heads that share it"),
+        "decode.rows": _assumed(0.1, "growth of the cost of a block with each 16 query heads that share it"),
         "decode.waves": _assumed(0.2, "share of an unfilled last wave that is lost"),
         "decode.cache_speed": _assumed(1.5, "L2 over memory bandwidth"),
         "decode.grouped_to": _assumed(1e9, "query heads that may share one read of a KV head"),
