@@ -322,10 +322,12 @@ def test_chain_of_blocks() -> None:
     assert efficiency("flash", "") == (0.6, 0.1)
     assert efficiency("vllm-fa3", "") == (0.7, 0.1)
     assert efficiency("vllm-fa3", "fp8") == (0.4, 0.1)
-    assert efficiency("vllm-fa3", "kv8") == (0.7, 0.1)  # its own kernel rather than another's on an fp8 cache
+    # Its own kernel in 16 bits rather than another's on an fp8 cache, and less sure.
+    assert efficiency("vllm-fa3", "kv8") == (0.7, pytest.approx(0.1 + 0.15))
     assert efficiency("flash", "kv8") == (0.5, 0.1)
-    assert efficiency("sglang-fa3", "") == (0.7, pytest.approx(0.1 + TRANSFER_SPREAD))
-    assert efficiency("nobody", "") == (0.6, pytest.approx(0.1 + TRANSFER_SPREAD))
+    # Leaving frameworks out: 12-15% off where the library is the same, 14-46% where it is not.
+    assert efficiency("sglang-fa3", "") == (0.7, pytest.approx(0.1 + 0.15))
+    assert efficiency("nobody", "") == (0.6, pytest.approx(0.1 + 0.35))
 
 
 def test_transferred_device_is_less_sure() -> None:
