@@ -25,6 +25,9 @@ REFERENCE_IMPL = "flash"
 """``impl`` of the reference kernels of a generation: FlashAttention-2 or -3, or what serves in its place."""
 MODES = ("", "kv8", "fp8")
 PARTS = ("forward", "backward", "decode")
+STEPS_APART = ("vllm-flashinfer", "vllm-trtllm")
+"""Implementations that hand a sequence of one query to their decode kernel whatever the batch is (vLLM's FlashInfer
+backend splits a batch into decodes and prefills); the others run their prefill kernel on a prompt of one token."""
 SAME_ALGORITHM_SPREAD, OTHER_KERNEL_SPREAD = 0.15, 0.35
 """Added to the spread of a kernel that was not measured and is priced as another.
 
