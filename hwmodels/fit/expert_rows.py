@@ -95,15 +95,18 @@ def system_of(cell: str) -> System | None:
     return System(device, fabric.intra, inter, ports, 4 if rack else fabric.gpus_per_node, fabric.gpus_per_node)
 
 
-UNKNOWN = ((r"low.?latency|[_-]ll\b", "deepep-low-latency"), (r"", "deepep-normal"))
+UNKNOWN = (
+    (r"low.?latency|[_-]ll\b", "deepep-low-latency"),
+    (r"ep\b|deep.?ep|moe|all.?to.?all|a2a|dispatch|normal", "deepep-normal"),
+)
 """Words of a library that has no entry -> the one whose law speaks for it; most libraries follow DeepEP's two modes."""
 
 
 def _known(key: str, lib: str) -> str:
-    """Key of the library, or of the one that stands for it."""
+    """Key of the library, or of the one that stands for it; empty for one that says nothing of experts."""
     if key in IMPLEMENTATIONS:
         return key
-    return next(entry for pattern, entry in UNKNOWN if re.search(pattern, lib, re.IGNORECASE))
+    return next((entry for pattern, entry in UNKNOWN if re.search(pattern, lib, re.IGNORECASE)), "")
 
 
 DTYPES = {
@@ -196,6 +199,8 @@ def reasons(rows: Rows) -> NDArray[np.object_]:
     for i, (gpu, key, phase, dtype) in enumerate(zip(rows.words["gpu"], keys, phases, dtypes, strict=True)):
         if system_of(str(gpu)) is None:
             found[i] = f"gpu '{gpu}' is not in the catalog"
+        elif not key:
+            found[i] = "the library is not known"
         elif phase not in IMPLEMENTATIONS[key].phases:
             found[i] = f"{key} has no phase '{phase}'"
         elif dtype == "?":
