@@ -116,7 +116,7 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
     forward = [p for p in priced if p.op.phase == "forward"]
 
     def build(chosen: list[OpPrice]) -> PassPrice:
-        return _sum_pass(chosen, named, cluster, preset, np.shape(layouts.tp))
+        return _sum_pass(chosen, named, cluster, preset, layouts)
 
     return BlockPrice(
         name=block.name,
@@ -130,8 +130,9 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
 
 
 def _sum_pass(
-    priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, shape: tuple[int, ...]
+    priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, layouts: LayoutBatch
 ) -> PassPrice:
+    shape = np.shape(layouts.tp)
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
     launches, skipped = np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
@@ -150,7 +151,7 @@ def _sum_pass(
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
         partner = named.get(p.op.behind)
-        exposed, behind = exposed_and_hidden(mid, partner, cluster)
+        exposed, behind = exposed_and_hidden(mid, partner, _beside(p.op, cluster, layouts))
         if partner is not None and partner.op.phase != p.op.phase:
             apart[group] = apart[group] + behind
         comm[group] = comm[group] + exposed
@@ -160,18 +161,24 @@ def _sum_pass(
     return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart)
 
 
-def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:
+    """Slow-downs of a collective and the compute beside it, by the links that its group crosses."""
+    return collectives.beside(cluster, op.collective, layouts.group(op.group, cluster.gpus_per_node).nodes)
+
+
+def exposed_and_hidden(
+    comm_s: ArrayLike, partner: OpPrice | None, both: collectives.Beside
+) -> tuple[FloatArray, FloatArray]:
     """Split a collective that runs beside one compute op.
 
-    The part longer than its partner is exposed. Of the part beside it, ``1 - overlap`` is
-    taken from compute (SMs, memory bandwidth, or cores on a CPU) and so exposed as well.
+    Exposed is what the two take together beyond the compute alone: the part of the collective that
+    is longer, and what it takes from compute (SMs, memory bandwidth, or cores on a CPU).
     """
     comm = np.asarray(comm_s, dtype=np.float64)
     if partner is None:
         return comm, np.zeros_like(comm)
-    beside = np.minimum(comm, partner.seconds.mid)
-    hidden = beside * float(cluster.overlap.value)
-    return np.asarray(comm - hidden), np.asarray(hidden)
+    exposed = both.exposed(comm, partner.seconds.mid)
+    return exposed, np.asarray(comm - exposed)
 
 
 def host_bound(compute_s: FloatArray, launches: FloatArray, cluster: Cluster, preset: FrameworkPreset) -> FloatArray:

@@ -88,16 +88,12 @@ def in_switch(member: Collective, link: Link, group: Group) -> NDArray[np.bool_]
 
 
 def rail_bandwidth(member: Collective, fabric: Fabric, group: Group) -> FloatArray:
-    """Bytes/s per direction that a group has out of one node.
+    """Bytes/s per direction that a group has out of one node, while its siblings run as well.
 
-    ``stride`` groups share the ports of a node, and a GPU drives the ports next to it: its even share, at least
-    one.
+    See `hwmodels.network.Fabric.rail_bandwidth`: ports shared by stride, oversubscribed uplinks, tori.
     """
-    per_gpu = fabric.inter_bandwidth_per_gpu
-    if member.single_port:
-        return np.full(np.shape(group.ranks), min(per_gpu, fabric.port_bandwidth))
-    share = per_gpu * fabric.gpus_per_node / np.maximum(group.stride, 1.0)
-    return np.asarray(np.minimum(share, group.ranks * max(per_gpu, fabric.port_bandwidth)))
+    pattern = "pair" if member.single_port else "all_to_all" if member.pairwise else "ring"
+    return fabric.rail_bandwidth(group.ranks, group.nodes, group.stride, pattern)
 
 
 def bandwidth_bound(

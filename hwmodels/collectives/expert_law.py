@@ -5,7 +5,7 @@ scales and metadata), `C` copies at the busiest rank, `C_wire` of them over the 
 over the network (`hwmodels.collectives.expert_traffic`), on `S` streaming multiprocessors::
 
     latency = start + ranks log2(R) + fill m + experts (g - 1) + shared [g > 1] + net [N > 1] + peer (N - 1)
-    inside  = pace (token T + read T H + copy C + byte C m) / S x (relay where N > 1)
+    inside  = pace (token T + read T H + (copy + byte m) C (1 + uneven / sqrt(q))) / S x (relay where N > 1)
               + memory C m / (memory bandwidth) + wire C_wire m / (link bandwidth)
     between = port C_port m / (network bandwidth of a GPU) x (1 + crowd log2(N / 4), of 4 to 8 nodes)
     move    = max(inside, between) + serial min(inside, between)
@@ -14,10 +14,13 @@ over the network (`hwmodels.collectives.expert_traffic`), on `S` streaming multi
 DeepEP's normal kernels are bound by the SMs they are given (20 unless told), so `token`, `copy` and `byte` are
 work of one SM and hardly change with the link. Low-latency kernels give each group of warps one
 expert: `g = ceil(E / SMs)` experts share an SM, which holds them up (`experts`, `shared`), and few experts
-leave SMs idle (`S = ceil(E / g)`). A combine waits for its first message (`fill`). `start` holds the
-launches, the notification and, for serving frameworks timed eagerly, their host work; `knee` says how far
-the transfer hides behind it. Sources: the kernels of deepseek-ai/DeepEP (``csrc/kernels/intranode.cu``,
-``internode.cu``, ``internode_ll.cu``) for what is proportional to what; the numbers are fitted.
+leave SMs idle (`S = ceil(E / g)`). Normal kernels serve each destination by channels of two SMs, so that
+`q = 2 C / (R S)` copies queue for each pair of them; routing is random, and the fullest of `n` queues exceeds the
+mean by up to ``sqrt(2 ln n / q)`` of it (`uneven`; 3 for 80 queues). A combine waits for its first message
+(`fill`). `start` holds the launches, the notification and, for serving frameworks timed eagerly, their host work;
+`knee` says how far the transfer hides behind it. Sources: the kernels of deepseek-ai/DeepEP
+(``csrc/kernels/intranode.cu``, ``internode.cu``, ``internode_ll.cu``) for what is proportional to what; the numbers
+are fitted.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ from hwmodels.network import Fabric
 from hwmodels.topology import GroupShape
 
 INSIDE = (
-    "start", "ranks", "fill", "experts", "shared", "pace", "token", "read", "copy", "byte", "memory", "wire", "knee",
+    "start", "ranks", "fill", "experts", "shared", "pace", "token", "read", "copy", "byte", "uneven", "memory", "wire",
+    "knee",
 )  # fmt: skip
 """Terms that belong to the scale-up link."""
 BETWEEN = ("net", "peer", "relay", "port", "crowd", "serial")
@@ -193,7 +197,9 @@ def law_seconds(x: Exchange, terms: Mapping[str, float]) -> FloatArray:
         + np.where(several, number("net"), 0.0) + number("peer") * (x.nodes - 1.0)
     )  # fmt: skip
     work = number("token") * x.tokens + number("read") * x.tokens * x.width
-    work = work + number("copy") * x.copies + number("byte") * x.copies * x.message
+    queue = np.maximum(2.0 * x.copies / (x.size * x.sms), 1.0)
+    busiest = x.copies * (1.0 + number("uneven") / np.sqrt(queue))
+    work = work + (number("copy") + number("byte") * x.message) * busiest
     inside = number("pace") * work / x.sms * np.where(several, number("relay"), 1.0)
     inside = inside + number("memory") * x.memory + number("wire") * x.wire
     inside = np.maximum(inside, x.wire / CEILING)

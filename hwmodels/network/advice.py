@@ -75,6 +75,16 @@ def _gb(value: float) -> str:
     return units.format_bandwidth(value)
 
 
+def _devices(cluster: Cluster) -> Iterator[Finding]:
+    """Datasheet numbers of the devices that contradict each other: sparse peaks, figures of two dies."""
+    from hwmodels.catalog import checks
+    from hwmodels.writing import device_content
+
+    for pool in cluster.pools:
+        for fault in checks.device_faults(device_content(pool.device), f"device {pool.device.name}", {(): 1}):
+            yield Finding("datasheet", "problem", f"{fault.where}: {fault.what}", fault.why, fault.fix)
+
+
 def _standards(cluster: Cluster) -> Iterator[Finding]:
     """Bandwidths that the link's standard does not have, or that look like both directions."""
     from hwmodels.catalog import checks
@@ -169,7 +179,7 @@ def _inside(cluster: Cluster) -> Iterator[Finding]:
         yield Finding(
             "small-groups", "note",
             f"groups of 2 and 4 GPUs reach {_gb(two)} and {_gb(four)} of {_gb(link.bandwidth)}",
-            f"{link.name} is a mesh: a GPU has {_gb(two)} to one neighbour", f"tp of {g}, or 1",
+            f"{link.name} has no switch: a GPU has {_gb(two)} to one neighbour", f"tp of {g}, or 1",
             {"two": two, "four": four, "all": whole},
         )  # fmt: skip
     if link.topology == "pairs" and g > 2:
@@ -234,7 +244,7 @@ def _sharding(cluster: Cluster) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Cluster], Iterator[Finding]], ...] = (
-    _standards, _ports, _uplinks, _inside, _steps, _sharding,
+    _devices, _standards, _ports, _uplinks, _inside, _steps, _sharding,
 )  # fmt: skip
 """What `findings` runs, in order."""
 

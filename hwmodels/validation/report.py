@@ -12,6 +12,8 @@ from hwmodels.validation.cases import Cases, grouped
 from hwmodels.validation.scored import Scored
 from hwmodels.validation.targets import Reached, evaluate
 
+NO_TIME = "the law gives no time: nothing is done"
+
 BY = {"implementation": "group", "pool": "pool"}
 """``--by``: groups with the implementation, or with all implementations together."""
 
@@ -30,7 +32,7 @@ def summary(scored: Iterable[Scored], by: str = "implementation", extra: Iterabl
     parts = list(scored)
     cases = Cases.of(parts)
     skipped = [
-        {"id": f"{Path(part.file).name}:{line}", "reason": str(reason) or "not priced"}
+        {"id": f"{Path(part.file).name}:{line}", "reason": str(reason) or NO_TIME}
         for part in parts
         for line, reason in zip(part.line[~part.predicted], part.reason[~part.predicted], strict=True)
     ]
@@ -127,7 +129,7 @@ def predictions(parts: Iterable[Scored]) -> str:
             lead = [f"{name}:{part.line[i]}", part.kind]
             if not done[i]:
                 writer.writerow(
-                    [*lead, "", f"{part.measured_s[i]:.6g}", "", "", "", "", part.reason[i] or "not priced"]
+                    [*lead, "", f"{part.measured_s[i]:.6g}", "", "", "", "", part.reason[i] or NO_TIME]
                 )
                 continue
             mid, wide = float(part.predicted_s[i]), 1.0 + float(part.spread[i])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,14 +66,12 @@ def test_help_names_the_commands_and_loads_nothing_heavy() -> None:
 
 
 def test_help_starts_in_half_a_second() -> None:
-    best = min(_seconds([sys.executable, "-m", "hwmodels", "--help"]) for _ in range(3))
-    assert best < 0.5
-
-
-def _seconds(words: list[str]) -> float:
-    start = time.perf_counter()
-    subprocess.run(words, capture_output=True, cwd=ROOT, check=True)
-    return time.perf_counter() - start
+    """Of processor time, so that a busy machine does not count."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(3):
+        subprocess.run([sys.executable, "-m", "hwmodels", "--help"], capture_output=True, cwd=ROOT, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3 * 0.5
 
 
 @pytest.mark.parametrize("name", ["fit", "validate", "check", "show"])
@@ -189,6 +187,8 @@ BAD = {
     "negative": (with_cell("600", "-6"), "bad.csv:2: column time_us: value -6"),
     "nan": (with_cell("600", "nan"), "bad.csv:2: column time_us: value nan"),
     "infinite": (with_cell("600", "inf"), "bad.csv:2: column time_us: value inf"),
+    "absurd": (with_cell("600", "1e300"), "bad.csv:2: column time_us: value 1e300"),
+    "fraction": (with_cell("4096,4096,4096", "4096,0.5,4096"), "bad.csv:2: column n: value 0.5 (it counts something)"),
     "blank": (with_cell("600", ""), "bad.csv:2: column time_us: the cell is blank"),
     "word": (with_cell("600", "fast"), "column time_us: 'fast' is not a number"),
     "unquoted comma": (with_cell("a/sglang", "a,b"), "bad.csv:2: the row has more"),
@@ -229,6 +229,7 @@ def test_every_fault_is_told_at_once(call: Callable[..., Done], tmp_path: Path) 
         (["validate", "--data", "none"], "no such folder"),
         (["validate", "--data", "."], "holds no measured file"),
         (["validate", "g.csv", "./g.csv"], "is named twice"),
+        (["validate", "g.csv", "--held-out"], "--held-out without --data"),
         (["validate", "g.csv", "--by", "colour"], "'colour' is no way to group"),
         (["fit", "--data", "none"], "no such folder"),
         (["fit"], "no folder of measured files is named"),
@@ -273,7 +274,7 @@ def test_show_says_that_a_law_is_transferred(call: Callable[..., Done]) -> None:
 
 def test_show_of_a_link_and_of_one_without_laws(call: Callable[..., Done]) -> None:
     assert "450 GB/s per direction" in call("show", "nvlink4").out
-    for name in catalog.network_names():
+    for name in ("efa-v4", "xgmi-mi300x", "gloo-loopback"):
         done = call("show", name)
         assert done.code == 0 and name in done.out
 

@@ -164,6 +164,9 @@ def test_the_law_by_hand() -> None:
     assert float(law_seconds(x, terms)) == pytest.approx(12.012e-6 + 70.12e-6)
     # With a knee of 1, latency and work add as squares.
     assert float(law_seconds(x, terms | {"knee": 1.0})) == pytest.approx(np.hypot(12.012e-6, 70.12e-6))
+    # 1000 copies in 4 x 2 / 2 = 4 queues of 250: the fullest is 1 + 3/sqrt(250) times as long.
+    fullest = (1000 * 3e-8 + 1000 * 2012 * 1e-11) * (1 + 3 / np.sqrt(250))
+    assert float(law_seconds(x, terms | {"uneven": 3.0})) == pytest.approx(12.012e-6 + 2e-5 + fullest)
     # Without work, 0.72 of the wire is what is ever reached.
     assert float(law_seconds(x, {"start": 0.0})) == pytest.approx(15.09e-6 / 0.72)
 

@@ -6,6 +6,7 @@ Numbers of the cases are copied here with their ids; a second test holds the ids
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -213,11 +214,18 @@ def test_findings_of_problems() -> None:
     assert pcie.numbers["across_sockets"] == pytest.approx(10e9)  # 40 GB/s for the four GPUs of a socket
     both = clusters.load("dgx-h100:2")
     doubled = catalog.link("nvlink4")
-    from dataclasses import replace
-
     fast = replace(both, fabric=replace(both.fabric, intra=replace(doubled, bandwidth=900e9)))
     assert rules(fast)["link-standard"].severity == "problem"
     anonymous = replace(doubled, bandwidth=600e9, generation="")
     assert (
         rules(replace(both, fabric=replace(both.fabric, intra=anonymous)))["both-directions"].numbers["half"] == 300e9
     )
+
+
+def test_a_users_device_with_sparse_peaks_is_found() -> None:
+    two = clusters.load("dgx-h100:2")
+    doubled = {dtype: peak * (1.0 if dtype == "fp32" else 2.0) for dtype, peak in two.device.peak_flops.items()}
+    device = replace(two.device, peak_flops=doubled)
+    found = rules(replace(two, pools=(replace(two.pools[0], device=device),)))["datasheet"]
+    # 132 SM x 4096 FLOP per clock would need 3.66 GHz for 1979 TFLOP/s.
+    assert found.severity == "problem" and "sparse" in found.what and "3.66 GHz" in found.why

@@ -49,7 +49,7 @@ def test_routes_are_shortest_paths(which: int, a: int, b: int) -> None:
     found = route(w, np.asarray([source]), np.asarray([target]), pxn=False)
     assert found.share.sum() == pytest.approx(hops)
     # Forwarding inside the node may cost two hops more, and saves the spine where the leaves are the same.
-    assert hops <= route(w, np.asarray([source]), np.asarray([target])).share.sum() <= hops + 2
+    assert hops - 1e-9 <= route(w, np.asarray([source]), np.asarray([target])).share.sum() <= hops + 2 + 1e-9
 
 
 def test_cross_rail_traffic() -> None:
