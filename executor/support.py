@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hwmodels.errors import Fault, InputError
 from planner.model.spec import Attention, ModelSpec, Moe
 from planner.plan import Plan
+from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
 
@@ -204,6 +205,15 @@ def _stages(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
             "a plan built by build_plan",
         )
     schedule = get_schedule(lay.schedule)
+    recomputed = sorted({stage.recompute for stage in plan.stages} - {"none"})
+    if recomputed and any(Action.parse(text).kind is Kind.BACKWARD_WEIGHT for rank in plan.actions for text in rank):
+        yield _fault(
+            plan,
+            "executor-split-recompute",
+            f"recompute={' and '.join(recomputed)} with schedule {lay.schedule}",
+            "PyTorch computes each weight gradient in a graph task of its own, and each runs the layer's forward again",
+            "recompute=none, or schedule 1f1b",
+        )
     if schedule.directions > 1:
         known = [name for name in schedule_names() if get_schedule(name).torch_class]
         yield _fault(

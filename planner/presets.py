@@ -104,6 +104,9 @@ class FrameworkPreset:
         Stages that the framework has.
     pipeline_zero_max : int
         Highest stage that it runs together with a pipeline.
+    split_keeps_graph : bool
+        A split backward is that of PyTorch's pipelining runtime: autograd keeps everything that a
+        micro-batch saved until W has run, and a recomputed layer would run again for every matrix in it.
     schedules : tuple of str
         Pipeline schedules that it runs (names of `planner.schedule`).
     searched_schedules : tuple of str
@@ -162,6 +165,7 @@ class FrameworkPreset:
     zero_stage: int = 0
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     pipeline_zero_max: int = 3
+    split_keeps_graph: bool = False
     schedules: tuple[str, ...] = SCHEDULES
     searched_schedules: tuple[str, ...] = SCHEDULES
     sequence_parallel: bool = False
@@ -309,6 +313,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             name="fsdp2",
             schedules=TORCH_SCHEDULES,
             searched_schedules=TORCH_SCHEDULES,
+            split_keeps_graph=True,
             compute_copy=False,
             grad_dtype="fp32",
             zero_stage=3,
@@ -347,6 +352,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             name="ours",
             schedules=TORCH_SCHEDULES,
             searched_schedules=TORCH_SCHEDULES,
+            split_keeps_graph=True,
             compute_copy=False,
             overlap_param_gather=False,
             zero_stages=(0, 1, 2, 3),

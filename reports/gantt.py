@@ -23,6 +23,7 @@ KIND_CLASS: dict[str, str] = {
     "UNSHARD": "c5",
     "RESHARD": "c5",
     "REDUCE_GRAD": "c5",
+    "MIRROR": "c5",
 }
 KIND_NAME: dict[str, str] = {
     "F": "forward",
@@ -32,6 +33,7 @@ KIND_NAME: dict[str, str] = {
     "OPTIMIZER": "optimizer",
     "UNSHARD": "gather parameters",
     "REDUCE_GRAD": "reduce gradients",
+    "MIRROR": "reduce gradients with the mirror rank",
 }
 OTHER = "c7"
 

@@ -187,6 +187,17 @@ def explain_pairs(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
     )
 
 
+def explain_split_recompute(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    """What breaks ``split-recompute``, why, and what would work."""
+    name = ctx.framework.name if ctx.framework else "the framework"
+    other = "interleaved-1f1b" if get_schedule(lay.schedule).interleaved else "1f1b"
+    return (
+        f"recompute={lay.recompute} with schedule {lay.schedule} and framework {name}",
+        "PyTorch's split backward would run a recomputed layer again for every matrix in it",
+        f"recompute=none, or schedule {other}, or framework generic",
+    )
+
+
 def explain_framework_schedule(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     """What breaks ``framework-schedule``, why, and what would work."""
     preset = ctx.framework

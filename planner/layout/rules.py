@@ -39,6 +39,7 @@ from planner.layout.remedies import (
     explain_microbatches,
     explain_pairs,
     explain_positive,
+    explain_split_recompute,
     explain_vpp,
     explain_world,
     explain_zero_known,
@@ -53,6 +54,7 @@ from planner.schedule import get as get_schedule
 _SCHEDULES = [get_schedule(name) for name in SCHEDULES]
 _INTERLEAVED = np.asarray([s.interleaved for s in _SCHEDULES])
 _VPP_ONLY = np.asarray([s.vpp_only for s in _SCHEDULES])
+_SPLIT = np.asarray([s.split_backward for s in _SCHEDULES])
 _PP_MULTIPLE = np.asarray([s.pp_multiple for s in _SCHEDULES])
 
 
@@ -139,6 +141,12 @@ def _enough_microbatches(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     count = b.microbatches(ctx.gbs)
     pairs = _each_schedule(b, lambda s, pp: s.microbatch_multiple(pp) if s.directions > 1 else 1)
     return np.asarray((count >= _each_schedule(b, lambda s, pp: s.least_microbatches(pp))) & (count % pairs == 0))
+
+
+def _split_recompute(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    if ctx.framework is None or not ctx.framework.split_keeps_graph:
+        return np.ones(np.shape(b.pp), dtype=np.bool_)
+    return np.asarray((b.pp == 1) | (b.recompute == 0) | ~_SPLIT[b.schedule])
 
 
 def _framework_schedule(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -318,6 +326,12 @@ RULES: tuple[Rule, ...] = (
         "The framework runs the ZeRO stage with a pipeline.",
         _zero_pipeline,
         explain_zero_pipeline,
+    ),
+    Rule(
+        "framework-split-recompute",
+        "The framework recomputes in schedules that split the backward.",
+        _split_recompute,
+        explain_split_recompute,
     ),
     Rule(
         "framework-schedule",

@@ -93,7 +93,9 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         saved_bytes=np.asarray(outside + saved_core),
         saved_selective_bytes=np.asarray(outside),
         saved_full_bytes=np.asarray(row * s.width),
-        weight_bytes=np.asarray(layer_inputs(layer, s) + output_gradients(ops, s)),
+        weight_bytes=np.asarray(
+            (outside + saved_core if s.preset.split_keeps_graph else layer_inputs(layer, s)) + output_gradients(ops, s)
+        ),
     )
 
 
@@ -118,7 +120,7 @@ def _embedding(s: Shapes) -> Block:
         ops.append(s.memory("embedding.positions.grad", "backward_input", row * (2.0 * s.width + mask)))
         saved = np.asarray(saved + row * mask)
     # The scatter-add of the weight gradient reads the gradient of every row.
-    waiting = np.asarray(s.tokens * 8.0 + s.tokens * s.model.hidden * s.width)
+    waiting = np.asarray((saved if s.preset.split_keeps_graph else s.tokens * 8.0) + n)
     return Block("embedding", _kept(ops), saved, saved, saved, weight_bytes=waiting)
 
 
@@ -161,6 +163,7 @@ def _head(s: Shapes) -> Block:
     )
     kept, gradient = (s.width, s.width) if fused else (s.width + 4.0, 4.0)
     saved = np.asarray(2.0 * s.tokens_sp * s.model.hidden * s.width)
-    waiting = np.asarray(s.tokens_saved * s.model.hidden * s.width + output_gradients(ops, s))
+    inputs = saved + logits * kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width
+    waiting = np.asarray(inputs + output_gradients(ops, s))
     ends = np.asarray(logits * kept), np.asarray(logits * gradient)
     return Block("head", _kept(ops), saved, saved, saved, *ends, waiting)

@@ -3,7 +3,8 @@
 A weight gradient is a product of the input of its matrix and the gradient of its output. Both stay until W
 has run, whatever recomputation would drop or rebuild: I has just rebuilt it. What only I needs (softmax,
 masks, activation inputs) is free after I. For a GPT layer this is the 32*s*b*h bytes of Qi et al.,
-arXiv:2401.10241, table 1: inputs (2 + 2 + 2 + 8)*s*b*h, output gradients (6 + 2 + 8 + 2)*s*b*h.
+arXiv:2401.10241, table 1: inputs (2 + 2 + 2 + 8)*s*b*h, output gradients (6 + 2 + 8 + 2)*s*b*h. PyTorch's runtime
+frees nothing before W (`FrameworkPreset.split_keeps_graph`): there output gradients come on top of all that is saved.
 """
 
 from __future__ import annotations

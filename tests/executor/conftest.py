@@ -47,7 +47,7 @@ TWO_RANKS: dict[str, tuple[Layout, dict[str, Any]]] = {
     "1f1b": (Layout(pp=2, mbs=2, schedule="1f1b"), LLAMA),
     "1f1b-gpt2": (Layout(pp=2, mbs=2, schedule="1f1b"), GPT2),
     "interleaved": (Layout(pp=2, vpp=2, mbs=2, schedule="interleaved-1f1b"), LLAMA),
-    "zb-h1": (Layout(pp=2, mbs=2, schedule="zb-h1", recompute="full"), LLAMA),
+    "zb-h1": (Layout(pp=2, mbs=2, schedule="zb-h1"), LLAMA),
     "interleaved-zb": (Layout(pp=2, vpp=2, mbs=2, schedule="interleaved-zb"), LLAMA),
     "zb-v-gpt2": (Layout(pp=2, vpp=2, mbs=2, schedule="zb-v"), GPT2),
     "dualpipe-v": (Layout(pp=2, vpp=2, mbs=2, schedule="dualpipe-v"), LLAMA),

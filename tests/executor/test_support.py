@@ -22,7 +22,7 @@ def rules(plan: Plan) -> set[str]:
 
 def test_supported_plans_have_no_faults() -> None:
     for layout in (Layout(dp=2), Layout(tp=2, sp=1), Layout(pp=2), Layout(dp=2, zero_stage=3),
-                   Layout(pp=2, dp=2, zero_stage=1, mbs=2, schedule="zb-h1", recompute="full"),
+                   Layout(pp=2, dp=2, zero_stage=1, mbs=2, schedule="zb-h1"),
                    Layout(pp=2, stage_layers=(0, 4))):  # fmt: skip
         assert rules(make_plan("fine", layout)) == set()
 
@@ -37,6 +37,7 @@ def test_supported_plans_have_no_faults() -> None:
         (make_plan("vocab", Layout(tp=2), {**GPT2, "vocab_size": 257}), "executor-vocab"),
         (make_plan("positions", Layout(dp=2), GPT2, seq_len=128), "executor-positions"),
         (make_plan("zero1", Layout(dp=4, zero_stage=1, fsdp=2)), "executor-zero1-group"),
+        (make_plan("again", Layout(pp=2, mbs=2, schedule="zb-h1", recompute="full")), "executor-split-recompute"),
         (make_plan("dual", Layout(pp=2, mbs=2, schedule="dualpipe")), "executor-bidirectional"),
         (make_plan("fp16", Layout(dp=2), precision="fp16"), "executor-precision"),
         (replace(make_plan("share", Layout(dp=2)), batch_share=(5, 3)), "executor-batch-share"),

@@ -128,6 +128,8 @@ CASES = (
          on(2, framework="megatron")),
     Case("framework-schedule", Layout(pp=2, schedule="dualpipe"), "framework generic", Layout(pp=2, schedule="zb-h1"),
          on(2, framework="fsdp2")),
+    Case("framework-split-recompute", Layout(pp=2, schedule="zb-h1", recompute="full"), "recompute=none",
+         Layout(pp=2, schedule="zb-h1"), on(2, framework="fsdp2")),
     # 131072 sequences one by one on one stage; 65536 of two are few enough
     Case("step-length", Layout(), "gbs <= 65536", Layout(mbs=2), on(1, gbs=131072)),
     Case("ep-experts", Layout(dp=2, ep=2), "ep=1 etp=1", Layout(dp=2), on(2)),

@@ -39,7 +39,7 @@ def _finish(rank: Rank, saved: float, core: float, kept_whole: float, inputs: fl
     if layer:
         kept = {"none": saved + core, "selective": saved, "full": kept_whole}[recompute]
     return Block(rank.parts("F"), rank.parts("I"), rank.parts("W"), again, kept, saved + core, core,
-                 inputs + sum(rank.gradients))  # fmt: skip
+                 (saved + core if rank.preset.split_keeps_graph else inputs) + sum(rank.gradients))  # fmt: skip
 
 
 def _norm(rank: Rank, name: str) -> None:
@@ -270,7 +270,8 @@ def embedding(rank: Rank) -> Block:
         rank.moved("positions", "F", row * (3 * rank.width + mask), 2)
         rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
     # The scatter-add reads the token numbers and the gradient of every row.
-    return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, 8.0 * rank.tokens + n, layer=False)
+    rank.gradients.append(n)
+    return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, 8.0 * rank.tokens, layer=False)
 
 
 def head(rank: Rank) -> tuple[Block, float, float]:
@@ -295,4 +296,6 @@ def head(rank: Rank) -> tuple[Block, float, float]:
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
     saved = 2 * rank.tokens_sp * rank.hidden * w
     inputs = rank.tokens_kept * rank.hidden * w
+    if rank.preset.split_keeps_graph:  # PyTorch's graph holds the logits as well
+        rank.gradients.append(logits * kept)
     return _finish(rank, saved, 0.0, 0.0, inputs, layer=False), logits * kept, logits * gradient

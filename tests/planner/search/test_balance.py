@@ -95,3 +95,23 @@ def test_schedules_are_searched_where_the_framework_has_them() -> None:
     assert schedules("fsdp2") == classic | {"zb-h1", "interleaved-zb", "zb-v", "dualpipe-v"}
     assert schedules("generic", schedule=["dualpipe", "zb-v"]) == {"dualpipe", "zb-v"}
     assert schedules("megatron", schedule=["zb-h1"]) == set()
+
+
+def test_split_and_dual_schedules_are_ranked_as_exhaustive_prediction_ranks_them() -> None:
+    """Every legal layout of the space predicted alone; its bound holds, none is better than the answer."""
+    spec, cluster, workload = model(16), load("dgx-a100:1"), Workload(1024, 32)
+    space = Space.of({
+        "schedule": ["zb-h1", "interleaved-zb", "zb-v", "dualpipe-v", "dualpipe"], "tp": [1], "pp": [2, 4],
+        "vpp": [1, 2], "zero_stage": [0, 1], "mbs": [1, 2], "recompute": ["none", "full"],
+    })  # fmt: skip
+    found = enumerate_layouts(space, spec, cluster, workload).layouts
+    steps = {found.layout(i): predict(spec, cluster, workload, found.layout(i)) for i in range(len(found))}
+    assert {layout.schedule for layout in steps} == set(space.schedule)
+    for step in steps.values():
+        assert step.lower_bound_s <= step.step_s.mid * (1 + 1e-12)
+        assert step.step_s.mid <= step.upper_bound_s * (1 + 1e-12)
+        for phases in step.phases:
+            assert sum(phases.values()) == pytest.approx(step.step_s.mid, rel=1e-9)
+    result = search(spec, cluster, workload, space, top=5)
+    fits = [step.step_s.mid for step in steps.values() if step.verdict == "fits"]
+    assert [row.step.step_s.mid for row in result.rows] == pytest.approx(sorted(fits)[:5], rel=1e-9)
