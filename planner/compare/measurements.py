@@ -19,6 +19,8 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
+from planner.schedule import get as get_schedule
+from planner.schedule import names as schedule_names
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
@@ -149,15 +151,13 @@ def _recompute(row: Row, assumed: list[str]) -> str:
 
 
 def _schedule(row: Row, vpp: int, assumed: list[str]) -> str:
-    from planner.schedule import names
-
     text = re.sub(r"\s*\(.*\)\s*$", "", row.schedule).strip().lower()
     if not text:
         text = "interleaved-1f1b" if vpp > 1 else "1f1b"
         if (row.pp or 1) > 1:
             assumed.append(f"schedule={text}")
-    if text not in names():
-        raise UnreadableRowError(f"schedule {row.schedule!r} is not one of {', '.join(names())}")
+    if text not in schedule_names():
+        raise UnreadableRowError(f"schedule {row.schedule!r} is not one of {', '.join(schedule_names())}")
     if row.pp == 1:
         return "1f1b"
     return text
@@ -222,14 +222,15 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
         sp = int(preset.sequence_parallel and tp > 1)
         if tp > 1:
             assumed.append(f"sp={sp}")
-    vpp = row.vpp or 1
+    schedule = _schedule(row, row.vpp or 1, assumed)
+    vpp = row.vpp or get_schedule(schedule).vpp_only or 1
     if row.vpp is None and pp > 1:
-        assumed.append("vpp=1")
+        assumed.append(f"vpp={vpp}")
     ep, etp = _expert_degrees(row, tp * cp * dp, assumed)
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
         zero_stage=_zero_stage(row, preset, dp, assumed), mbs=mbs, recompute=_recompute(row, assumed),
-        schedule=_schedule(row, vpp, assumed),
+        schedule=schedule,
     )  # fmt: skip
     return layout, gbs
 
