@@ -87,7 +87,8 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
     """The ranges that are searched where `space` leaves a field open.
 
     tp: divisors of the attention heads up to a node (or 2 nodes' worth is never chosen
-    silently); pp: divisors of the ranks, at most one stage a layer; vpp up to 8; ep: divisors of the experts; cp 1;
+    silently); pp: divisors of the ranks that give even stages with some vpp, or all of them where
+    none but 1 does; vpp up to 8; ep: divisors of the experts; cp 1;
     etp 1; every ZeRO stage of the framework; mbs: powers of two up to 16.
     """
     world = cluster.n_ranks
@@ -98,7 +99,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
         "tp": tuple(d for d in divisors(heads, cluster.gpus_per_node) if world % d == 0),
         "sp": (0, 1),
         "cp": (1,),
-        "pp": tuple(divisors(world, model.n_layers)),
+        "pp": _pipelines(divisors(world, model.n_layers), model.n_layers, space.vpp or range(1, MAX_VPP + 1)),
         "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
         "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
         "etp": (1,),
@@ -107,6 +108,12 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
         "mbs": tuple(m for m in powers if m <= workload.gbs),
     }
     return {name: tuple(getattr(space, name)) or values for name, values in defaults.items()}
+
+
+def _pipelines(pps: Sequence[int], n_layers: int, vpps: Sequence[int]) -> tuple[int, ...]:
+    """Those with even stages for some vpp; all of them where that leaves no pipeline (61 layers on 2^n ranks)."""
+    even = tuple(pp for pp in pps if any(is_even(n_layers, pp * vpp) for vpp in vpps))
+    return even if max(even, default=1) > 1 else tuple(pps)
 
 
 def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> Enumerated:

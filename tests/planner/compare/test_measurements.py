@@ -172,7 +172,7 @@ def test_heads_that_are_not_stated():
 
 
 def test_a_schedule_in_a_v_has_two_virtual_stages() -> None:
-    case = to_case(gpt(pp=4, vpp=None, schedule="ZB-V (zero bubble)"))
+    case = to_case(gpt(vpp=None, schedule="ZB-V (zero bubble)"))
     assert (case.layout.schedule, case.layout.vpp) == ("zb-v", 2)
     assert "vpp=2" in case.assumed
 

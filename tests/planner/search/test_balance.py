@@ -76,6 +76,11 @@ def test_open_ranges_prefer_even_stages() -> None:
     cluster, workload = load("dgx-a100:1"), Workload(1024, 32)
     found = enumerate_layouts(Space(), model(16), cluster, workload).layouts
     assert all(is_even(16, int(n)) for n in found.pp * found.vpp)
+    # 20 layers: even on 2 and 4 ranks, never on 8, which is left out unless it is named
+    found = enumerate_layouts(Space(), model(20), cluster, workload).layouts
+    assert {int(p) for p in found.pp} == {1, 2, 4}
+    found = enumerate_layouts(Space(pp=(8,)), model(20), cluster, workload).layouts
+    assert {int(p) for p in found.pp} == {8}
     # 13 layers: never even on 2, 4 or 8 stages, so every vpp is tried
     found = enumerate_layouts(Space(), model(13), cluster, workload).layouts
     assert {(int(p), int(v)) for p, v in zip(found.pp, found.vpp, strict=True)} >= {(2, 1), (4, 1), (8, 1), (2, 2)}
