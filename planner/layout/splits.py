@@ -33,7 +33,7 @@ def split_of(number: int) -> Split:
 
 def is_even(n_layers: int, n_stages: int) -> bool:
     """Whether stages hold equal shares of the layers, or of them with embedding and head as a layer each."""
-    return n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0
+    return n_stages <= n_layers and (n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0)
 
 
 def split_layers(n_layers: int, n_stages: int) -> Split | None:
