@@ -8,14 +8,15 @@ case, `UnreadableRowError` says why.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hwmodels.errors import InputError
 from planner import presets
 from planner.compare.clusters import cluster_of
 from planner.compare.rows import Row
-from planner.layout import Layout
+from planner.layout import Layout, split_faults
+from planner.layout.splits import megatron_layout, megatron_split
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
@@ -235,6 +236,37 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
     return layout, gbs
 
 
+_FIRST_LAST = re.compile(r"decoder-(first|last)-pipeline-num-layers=(\d+)")
+_PP_LAYOUT = re.compile(r"(?:pp_layout|pipeline-model-parallel-layout)=([^;]+)")
+
+
+def _with_stages(row: Row, layout: Layout, n_layers: int, assumed: list[str]) -> Layout:
+    """The layout with the layers of each stage, where the row's flags state them in Megatron-Core's words.
+
+    A stated layout tells vpp where the row does not. What does not deal the model's layers is left to the
+    default rule, and the row is marked so.
+    """
+    ends = {word: int(count) for word, count in _FIRST_LAST.findall(row.other_flags)}
+    stated = _PP_LAYOUT.search(row.other_flags)
+    if layout.pp == 1 or not (ends or stated):
+        return layout
+    try:
+        if stated is None:
+            first, last, vpp = ends.get("first"), ends.get("last"), layout.vpp
+            split = megatron_split(n_layers, layout.pp, vpp, first=first, last=last)
+        else:
+            split = megatron_layout(stated[1])
+            vpp = len(split) // layout.pp if row.vpp is None else layout.vpp
+        dealt = not split_faults(split, n_layers, layout.pp * vpp)
+    except InputError:
+        dealt = False
+    if not dealt:
+        assumed.append("layers of the stages by the default rule: the flags do not deal the model's")
+        return layout
+    schedule = "interleaved-1f1b" if vpp > 1 and layout.schedule == "1f1b" else layout.schedule
+    return replace(layout, vpp=vpp, schedule=schedule, stage_layers=split)
+
+
 def to_case(row: Row) -> Case:
     """The row as model, cluster, workload and layout.
 
@@ -256,6 +288,7 @@ def to_case(row: Row) -> Case:
         if precision not in MODELLED_PRECISIONS:
             raise UnreadableRowError(f"precision {precision}: training in it is not modelled")
         model = _model(row, assumed)
+        layout = _with_stages(row, layout, model.n_layers, assumed)
         workload = Workload(row.seq_len or 0, gbs, precision, framework=framework)
         cluster, cluster_notes = cluster_of(row)
     except InputError as error:

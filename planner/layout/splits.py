@@ -6,6 +6,7 @@ for the default rule (`split_layers`). Arrays of layouts hold a number for each 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -133,6 +134,30 @@ def megatron_split(
         why = f"vpp={vpp} divides the layers of every rank"
         raise InputError(Fault(f"ranks of {ranks} layers", where, why, "stage_layers stage by stage", "layers-stages"))
     return tuple(n // vpp for _ in range(vpp) for n in ranks)
+
+
+def megatron_layout(text: str) -> Split:
+    """Layers of each virtual stage of a Megatron-Core ``--pipeline-model-parallel-layout``.
+
+    ``"Et*3|(tt|)*2tmL"`` is embedding and three layers, twice two layers, then a layer, a prediction
+    layer and the loss: (3, 2, 2, 1).
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        For anything but E, t, m, L, bars, brackets and repetitions.
+    """
+    flat = text.replace(" ", "")
+    for pattern in (r"([Etm])\*(\d+)", r"\(([EtmL|]*)\)\*(\d+)"):
+        flat = re.sub(pattern, lambda found: found[1] * min(int(found[2]), MOST_REPEATS), flat)
+    if not re.fullmatch(r"[EtmL|]+", flat):
+        why = "it is no layout of E, t, m and L"
+        raise InputError(Fault(f"layout {text!r}", "stage_layers", why, "Et*3|(tt|)*2tL"))
+    return tuple(stage.count("t") for stage in flat.split("|"))
+
+
+MOST_REPEATS = 4096
+"""Layers or stages that one repetition of a layout may stand for."""
 
 
 def split_text(split: Split) -> str:

@@ -171,6 +171,23 @@ def test_heads_that_are_not_stated():
     assert "heads=120" in case.assumed
 
 
+@pytest.mark.parametrize(
+    ("flags", "vpp", "expected"),
+    [
+        # 12 layers on 2 ranks: what the first holds, or stage by stage as in Megatron-Bridge's recipes
+        ("decoder-first-pipeline-num-layers=5; other=True", None, (1, (5, 7))),
+        ("x=1; pp_layout=Et*3|(t*4|)*2tmL", 2, (2, (3, 4, 4, 1))),
+        ("pipeline-model-parallel-layout=Et*3|(tt|)*4tmL; y=2", None, (3, (3, 2, 2, 2, 2, 1))),
+        ("pp_layout=Et*3|(tt|)*6tmL", 2, (2, ())),  # eight stages are not 2*2
+    ],
+)
+def test_flags_of_megatron_deal_the_layers(flags: str, vpp: int | None, expected: tuple[int, tuple[int, ...]]) -> None:
+    schedule = "1f1b" if vpp is None else "interleaved-1f1b"
+    case = to_case(gpt(layers=12, pp=2, dp=None, vpp=vpp, schedule=schedule, other_flags=flags))
+    assert (case.layout.vpp, case.layout.stage_layers) == expected
+    assert any("default rule" in note for note in case.assumed) == (not expected[1])
+
+
 def test_a_schedule_in_a_v_has_two_virtual_stages() -> None:
     case = to_case(gpt(vpp=None, schedule="ZB-V (zero bubble)"))
     assert (case.layout.schedule, case.layout.vpp) == ("zb-v", 2)
