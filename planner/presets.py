@@ -8,6 +8,8 @@ base at another time is another entry of the table ("megatron-2021"), not a bran
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -59,6 +61,12 @@ class FrameworkPreset:
         scale, mask, softmax and dropout between them. ``unfused-fused-softmax``: the same with
         scale, mask and softmax in one kernel (Megatron's scaled upper-triangular softmax).
         ``sdpa-cpu``: PyTorch's `scaled_dot_product_attention` on a CPU.
+    attention_impl : str
+        Implementation of a fused attention kernel, as `hwmodels.kernels.attention` knows them; ``flash``
+        is the best of the generation (FlashAttention-3 on Hopper).
+    skips_masked : bool
+        The fused kernel leaves out blocks of keys that a causal mask hides; False: it computes the whole
+        square (kernels that take a bias, such as ALiBi's).
     dropout : bool
         Attention and hidden dropout are on: their kernels run and their masks are saved.
     fused_elementwise : bool
@@ -133,6 +141,8 @@ class FrameworkPreset:
 
     name: str
     attention: Attention = "flash"
+    attention_impl: str = "flash"
+    skips_masked: bool = True
     dropout: bool = False
     fused_elementwise: bool = True
     gemm_impl: str = "vidur"
@@ -296,13 +306,17 @@ _PRESETS: dict[str, FrameworkPreset] = {
             notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, reductions in "
             "fp32, reshard after forward without a pipeline, SDPA flash attention, eager elementwise kernels "
             "unless compiled.",
+            attention_impl="flashattn-fa2",
             fused_elementwise=False,
             fused_norm=True,
-            source="github pytorch/torchtitan torchtitan/models/llama3/infra/parallelize.py; "
+            source="PyTorch scaled_dot_product_attention (FlashAttention-2); github pytorch/torchtitan "
+            "torchtitan/models/llama3/infra/parallelize.py; "
             "MixedPrecisionPolicy(reduce_dtype=float32)",
         ),
         FrameworkPreset(
             name="composer",
+            attention_impl="flashattn-fa2",
+            skips_masked=False,
             compute_copy=False,
             grad_dtype="same",
             zero_stage=3,
@@ -311,7 +325,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
             fused_cross_entropy=True,
             reduce_each_microbatch=True,
             fused_optimizer=False,
-            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, flash attention, eager elementwise "
+            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, FlashAttention-2 with MPT's ALiBi "
+            "bias, which computes the masked half as well (rows of 8,000 tokens and more show it), eager elementwise "
             "kernels, low precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross "
             "entropy.",
             source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
@@ -377,6 +392,17 @@ def get(name: str) -> FrameworkPreset:
     except KeyError:
         what = f"unknown framework preset {name!r}"
         raise InputError(Fault(what, "framework", "", "one of " + ", ".join(_PRESETS))) from None
+
+
+@contextmanager
+def instead(preset: FrameworkPreset) -> Iterator[None]:
+    """`preset` in the place of the known one of its name while the block runs (fits)."""
+    known = get(preset.name)
+    _PRESETS[preset.name] = preset
+    try:
+        yield
+    finally:
+        _PRESETS[preset.name] = known
 
 
 def preset_for_source(source: str) -> str:

@@ -89,7 +89,7 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     elif op.kind == "grouped_gemm":
         one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl)
     elif op.kind == "attention":
-        impl = "sdpa-cpu" if device.kind == "cpu" else "flash"
+        impl = "sdpa-cpu" if device.kind == "cpu" else op.impl
         one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels

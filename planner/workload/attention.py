@@ -114,12 +114,12 @@ def _fused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> list[Op]:
             "n_kv_heads": np.maximum(a.n_kv_heads / s.tp, 1.0),
             "qk_dim": float(a.qk_dim),
             "v_dim": float(a.v_dim),
-            "causal": True,
+            "causal": s.preset.skips_masked,
             "window": a.window,
             "direction": "forward" if phase == "forward" else "backward",
         }
         rerun: Rerun = "selective" if phase == "forward" else "full"
-        return Op(name, "attention", phase, dims, s.dtype, count=count, rerun=rerun, impl=s.preset.attention)
+        return Op(name, "attention", phase, dims, s.dtype, count=count, rerun=rerun, impl=s.preset.attention_impl)
 
     once, again = np.ones_like(s.cp), np.where(split, 1.0, 0.0)
     return [

@@ -132,7 +132,7 @@ def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
     """
     a, s = layer.attention, float(rank.workload.seq_len)
     heads, kv = _heads(rank, layer)
-    impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else "flash"
+    impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else rank.preset.attention_impl
     chunks = [(rank.seq, s)]
     if rank.layout.cp > 1:
         chunks = [(rank.seq / 2, rank.seq / 2), (rank.seq / 2, s)]
@@ -141,7 +141,7 @@ def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
         for queries, keys in chunks:
             one = kernels.attention_seconds(
                 rank.cluster.device, batch=rank.layout.mbs, q_len=queries, kv_len=keys, n_heads=heads,
-                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=True, window=a.window,
+                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=rank.preset.skips_masked, window=a.window,
                 direction=direction, dtype=rank.workload.precision, impl=impl,
             )  # fmt: skip
             total += float(one.mid)
