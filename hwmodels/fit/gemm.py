@@ -328,12 +328,14 @@ def _searched(rows: Rows, sections: dict[str, Section]) -> dict[str, Section]:
     )
     residual = rms(np.log(np.asarray(ratios) / factor))
     for name, section in sections.items():
-        extra = {}
+        blocks = list(section.blocks)
         for b in section.blocks:
             if "efficiency" in b.values:
-                extra[b.prefix + f"impl.{SEARCHED}.efficiency"] = min(b.values["efficiency"] * factor, 1.0)
-                extra |= {f"{b.prefix}impl.{SEARCHED}.{f.name}": 0.0 for f in QUANTISE_FREE if f.name in b.values}
-        found[name] = replace(section, blocks=(*section.blocks, Block("", source, len(ratios), residual, extra)))
+                extra = {f"impl.{SEARCHED}.efficiency": min(b.values["efficiency"] * factor, 1.0)}
+                extra |= {f"impl.{SEARCHED}.{f.name}": 0.0 for f in QUANTISE_FREE if f.name in b.values}
+                # The source begins with that of the coefficients that it scales (`hwmodels.kernels.gemm`).
+                blocks.append(Block(b.prefix, f"{b.source}; {source}", len(ratios), residual, extra))
+        found[name] = replace(section, blocks=tuple(blocks))
     return found
 
 
