@@ -16,6 +16,7 @@ from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from planner.layout import LayoutBatch
+from planner.precision import kernel_dtype
 from planner.presets import FrameworkPreset
 from planner.workload.op import Block, Op
 
@@ -39,8 +40,8 @@ class PassPrice:
     spread_s, comm_spread_s : ndarray (n,)
         Sum of seconds times relative spread: of the kernels, and of exposed collectives.
     flops : ndarray (n,)
-    skipped_s : ndarray (n,)
-        Part of `compute_s` that the first micro-batch of a step does not run.
+    skipped_s, once_s : ndarray (n,)
+        Parts of `compute_s` that the first micro-batch of a step does not run, and that it alone runs.
     """
 
     compute_s: FloatArray
@@ -50,6 +51,7 @@ class PassPrice:
     comm_spread_s: FloatArray
     flops: FloatArray
     skipped_s: FloatArray
+    once_s: FloatArray
 
     @property
     def total_s(self) -> FloatArray:
@@ -81,16 +83,16 @@ class BlockPrice:
 
 def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     """Seconds of all runs of an op in one micro-batch (zero where `count` is 0)."""
-    device, d = cluster.device, op.dims
+    device, d, dtype = cluster.device, op.dims, kernel_dtype(op.dtype)
     if op.kind == "gemm":
         one = kernels.gemm_seconds(
-            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl
+            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=dtype, impl=op.impl
         )
     elif op.kind == "grouped_gemm":
-        one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl)
+        one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=dtype, impl=op.impl)
     elif op.kind == "attention":
         impl = "sdpa-cpu" if device.kind == "cpu" else "flash"
-        one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
+        one = kernels.attention_seconds(device, **d, dtype=dtype, impl=impl)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
     else:
@@ -129,7 +131,7 @@ def _sum_pass(
     priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, shape: tuple[int, ...]
 ) -> PassPrice:
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
-    launches, skipped = np.zeros(shape), np.zeros(shape)
+    launches, skipped, once = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     for p in priced:
@@ -141,6 +143,8 @@ def _sum_pass(
             spread = spread + mid * p.seconds.spread
             if p.op.skips_first:
                 skipped = skipped + mid
+            if p.op.first_only:
+                once = once + mid
             flops = flops + p.op.flops() * count
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
@@ -148,7 +152,8 @@ def _sum_pass(
         comm[group] = comm[group] + exposed
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
-    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, comm_spread, flops, skipped)
+    bound = host_bound(compute, launches, cluster, preset)
+    return PassPrice(bound, comm, hidden, spread, comm_spread, flops, skipped, once)
 
 
 def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:

@@ -145,7 +145,8 @@ def test_validate_scores_a_table(call, tmp_path: Path) -> None:
 
 def test_list_json(call) -> None:
     content = json.loads(call("list", "--json").out)
-    assert set(content) == {"schema", "models", "devices", "clusters", "schedules", "frameworks", "scenarios", "rules"}
+    kinds = {"models", "devices", "clusters", "schedules", "frameworks", "precisions", "optimizers"}
+    assert set(content) == {"schema", "scenarios", "rules"} | kinds
     assert {"1f1b", "gpipe", "interleaved-1f1b"} <= {row["name"] for row in content["schedules"]}
     assert {"tiny-llama-cpu", "llama3-70b-128xh100"} <= {row["name"] for row in content["scenarios"]}
     a100 = next(row for row in content["devices"] if row["name"] == "a100-sxm-80gb")
