@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 OUT    ?= out
 DATA   ?=
+# Measured kernels and collectives: DATA, or the folder beside the checkout, or the facts kept with the tests.
+KERNEL_DATA := $(or $(DATA),$(wildcard ../shared/data))
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.meshwright-stamp
 
@@ -49,9 +51,10 @@ types: $(STAMP)  ## mypy
 imports: $(STAMP)  ## import-linter: the directions between packages
 	$(VENV)/bin/lint-imports --no-logo
 
-# Without DATA the published facts kept with the tests are scored; kernels and collectives need measured files.
+# Where DATA is a file, it holds runs: kernels and collectives are in folders.
 validate: $(STAMP)  ## score the predictions against measurements (DATA=folder for others); exits 1 on a regression
-	$(if $(DATA),$(PY) -m hwmodels validate --data $(DATA))
+	$(PY) -m hwmodels validate
+	$(if $(wildcard $(KERNEL_DATA)/*_measured.csv),$(PY) -m hwmodels validate --data $(KERNEL_DATA) --by pool)
 	$(PY) -m planner validate $(DATA)
 
 bench: $(STAMP)  ## start-up and search times, plans predicted and run, kept in bench/history.jsonl

@@ -10,7 +10,7 @@ The file (``*`` optional)::
                     leaf_nodes*: 32, pod_nodes*: 0, pod_oversubscription*: 1, spines*: 1}   # see `network.Fabric`
       # or {link: ici-v5e, ports_per_node: 4, topology: torus, torus: [16, 16]}
       pcie*: {sockets: 2, gpus_per_switch: 1, socket_bandwidth: 40GB/s, source: ...}
-    price*: {usd_per_gpu_hour: 2.95, source: ...}
+    price*: {usd_per_gpu_hour: 2.95, source: ...}                     # else the catalog's, where it has one
     mtbf*: {gpu_hours: 50000, source: ...}
     overlap*: {value: 0.85, source: ...}
     context: 1GiB
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hwmodels import catalog, yamlfile
+from hwmodels import catalog, prices, yamlfile
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link, PcieTree
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
     from hwmodels.schema import ClusterFile, PoolFile
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
-ASSUMED_OVERLAP = Coefficient(
-    0.85,
-    "assumed: a NCCL collective takes 8-32 of 108-148 SMs and some memory bandwidth while it runs",
-    0,
-    0.15,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +71,9 @@ class Cluster:
         Price, dated in its source; None when unknown.
     mtbf_gpu_hours : Coefficient or None
         Mean GPU-hours between failures that stop a job; None when unknown.
-    overlap : Coefficient
-        Share of an overlapped collective's duration that it does *not* take from compute, 0..1.
+    overlap : Coefficient or None
+        Measured share of an overlapped collective's duration that it does *not* take from compute, 0..1.
+        None: what the links are known to take (`hwmodels.collectives.overlap`).
     context_bytes : float
         Device memory taken by context and communicators, per rank.
     skew : Coefficient or None
@@ -91,7 +86,7 @@ class Cluster:
     fabric: Fabric
     usd_per_gpu_hour: Coefficient | None
     mtbf_gpu_hours: Coefficient | None
-    overlap: Coefficient
+    overlap: Coefficient | None
     context_bytes: float
     skew: Coefficient | None = None
 
@@ -99,7 +94,7 @@ class Cluster:
         faults = []
         if not self.pools:
             faults.append(Fault("there is no pool", f"cluster {self.name}", fix="pools: [{device: ...}]"))
-        if not 0.0 <= self.overlap.value <= 1.0:
+        if self.overlap is not None and not 0.0 <= self.overlap.value <= 1.0:
             why = "it is a share of a collective's duration"
             faults.append(Fault(f"overlap is {self.overlap.value}", f"cluster {self.name}", why, "a value in 0..1"))
         if self.skew is not None and self.skew.value < 0:
@@ -166,10 +161,14 @@ def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
     InputError
         As `load`.
     """
+    from hwmodels.catalog import checks
     from hwmodels.schema import ClusterFile
 
     data, marks = yamlfile.parse(text, file)
     parsed = yamlfile.validate(ClusterFile, data, file, marks)
+    faults = checks.inline_faults(data, file, marks)
+    if faults:
+        raise InputError(faults)
     if nodes is not None:
         first = parsed.pools[0].model_copy(update={"nodes": nodes})
         parsed = _resized(parsed.model_copy(update={"pools": [first, *parsed.pools[1:]]}))
@@ -271,9 +270,11 @@ def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
             parsed.name,
             tuple(Pool(d, p.gpus_per_node, p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
             fabric,
-            Coefficient(price.usd_per_gpu_hour, price.source, 0, price.residual) if price else None,
+            Coefficient(price.usd_per_gpu_hour, price.source, 0, price.residual)
+            if price
+            else prices.mixed_price((d, p.gpus_per_node * p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
             Coefficient(mtbf.gpu_hours, mtbf.source, 0, mtbf.residual) if mtbf else None,
-            parsed.overlap.build() if parsed.overlap else ASSUMED_OVERLAP,
+            parsed.overlap.build() if parsed.overlap else None,
             parsed.context,
             parsed.skew.build() if parsed.skew else None,
         ),

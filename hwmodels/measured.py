@@ -1,4 +1,4 @@
-"""Readers of measured CSV files (GEMM, attention, collectives), with every fault named by row and column.
+"""Readers of measured CSV files (GEMM, attention, collectives, expert exchange), with every fault by row and column.
 
 The tables below turn ``gpu`` and ``dtype`` into a device of the catalog and a dtype of the laws;
 `hwmodels.implementations` turns the other words into an implementation.
@@ -7,7 +7,7 @@ The tables below turn ``gpu`` and ``dtype`` into a device of the catalog and a d
 from __future__ import annotations
 
 import csv
-import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from hwmodels.implementations import implementation
 
 DEVICES = {
     "a100_sxm": "a100-sxm-80gb", "a100_vidur": "a100-sxm-80gb", "a100_pcie": "a100-pcie-80gb",
+    "a40_vidur": "a40-48gb",
     "h100_sxm": "h100-sxm-80gb", "h100_vidur": "h100-sxm-80gb", "h800": "h800-sxm-80gb", "h800_sxm": "h800-sxm-80gb",
     "gh200": "gh200-96gb", "b200_sxm": "b200-sxm-180gb", "gb200": "gb200-186gb", "l40s": "l40s-48gb",
     "gaudi2": "gaudi2", "gaudi3": "gaudi3", "mi300x": "mi300x-192gb", "mi325x": "mi325x-256gb",
@@ -30,9 +31,19 @@ DEVICES = {
 DTYPES = {
     "bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "float32": "fp32", "tf32": "tf32", "nvfp4": "fp4",
     "int8": "int8",
-    "sq": "int8",
+    "sq": "int8", "fp8_block": "fp8_block", "fp8_block_grouped": "fp8_block", "int8_wo": "int8_wo",
+    "int4_wo": "int4_wo",
 }  # fmt: skip
 """``dtype`` of the files -> dtype of the laws; formats that are missing here have no law."""
+
+LARGEST = 1e18
+"""No measured number of these files is larger: a cell that is holds no measurement."""
+
+COUNTS = frozenset(
+    ("m", "n", "k", "batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "causal", "n_gpus", "n_nodes",
+     "ep_size", "tokens_per_rank", "hidden", "topk", "experts", "comm_sms")
+)  # fmt: skip
+"""Columns that hold whole numbers."""
 
 REFERENCE = ("trtllm", "sglang")
 """Implementations timed in sustained runs (data/README, trap 6): what ``impl=""`` stands for."""
@@ -81,21 +92,7 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
         For a missing file, missing columns, or cells that are no numbers, negative, NaN or blank
         where they must not be: all faults at once, each with row and column.
     """
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as stream:
-            reader = csv.DictReader(stream)
-            columns = reader.fieldnames or []
-            missing = [c for c in (*numbers, *words) if c not in columns]
-            if missing:
-                have = ", ".join(columns) or "none"
-                raise InputError(
-                    Fault(f"columns {', '.join(missing)} are missing", f"{path}:1", f"the file has {have}")
-                )
-            records = [(reader.line_num, row) for row in reader]
-    except FileNotFoundError:
-        raise InputError(Fault("no such file", str(path), fix="a measured CSV file")) from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(Fault("cannot be read", str(path), str(error), "a CSV file")) from None
+    records = _records(Path(path), (*numbers, *words))
     faults: list[Fault] = []
     values = {c: np.full(len(records), np.nan) for c in numbers}
     for i, (line, row) in enumerate(records):
@@ -105,16 +102,19 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
                 continue
             where = f"{path}:{line}: column {column}"
             try:
-                values[column][i] = float(cell)
+                value = values[column][i] = float(cell)
             except ValueError:
-                faults.append(
-                    Fault(f"{cell!r} is not a number" if cell else "the cell is blank", where, fix="a number")
-                )
+                what = f"{cell!r} is not a number" if cell else "the cell is blank"
+                faults.append(Fault(what, where, fix="a number"))
                 continue
-            if column in positive and not (math.isfinite(values[column][i]) and values[column][i] > 0):
+            if column in positive and not 0 < value <= LARGEST:
                 faults.append(Fault(f"value {cell}", where, "it must be finite and > 0", "a measured value"))
+            elif not 0 <= value <= LARGEST:
+                faults.append(Fault(f"value {cell}", where, "it must be finite and >= 0", "a value, or a blank cell"))
+            elif column in COUNTS and value != int(value):
+                faults.append(Fault(f"value {cell}", where, "it counts something", "a whole number"))
     if faults:
-        raise InputError(faults[:50])
+        raise InputError(shortened(faults))
     return Rows(
         values,
         {c: np.asarray([row[c] or "" for _, row in records], dtype=np.str_) for c in words},
@@ -122,20 +122,73 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
     )
 
 
+def shortened(faults: Sequence[Fault], most: int = 50) -> list[Fault]:
+    """The first faults of a file that has many, and how many more there are."""
+    if len(faults) <= most:
+        return list(faults)
+    return [*faults[:most], Fault(f"and {len(faults) - most} more faults of this kind")]
+
+
+def _records(path: Path, needed: Sequence[str]) -> list[tuple[int, dict[str, str | None]]]:
+    """Line number and cells by column of every row, once the file is one table with the columns `needed`."""
+    fix = "a CSV file in UTF-8"
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            columns = [name.strip() for name in reader.fieldnames or []]
+            reader.fieldnames = columns
+            missing = [c for c in needed if c not in columns]
+            if missing:
+                have = ", ".join(columns) or "none"
+                what = f"columns {', '.join(missing)} are missing"
+                raise InputError(Fault(what, f"{path}:1", f"the file has {have}", "a file with these columns"))
+            twice = sorted({c for c in columns if columns.count(c) > 1})
+            if twice:
+                why = "either could be meant"
+                raise InputError(Fault(f"columns {', '.join(twice)} are there twice", f"{path}:1", why, "one of each"))
+            records = [(reader.line_num, row) for row in reader]
+    except FileNotFoundError:
+        raise InputError(Fault("no such file", str(path), fix="a measured CSV file")) from None
+    except IsADirectoryError:
+        raise InputError(Fault("is a folder", str(path), "a file is needed", "the path of a file in it")) from None
+    except UnicodeDecodeError as error:
+        raise InputError(Fault("is not UTF-8 text", str(path), str(error), f"iconv -t UTF-8 {path}")) from None
+    except OSError as error:
+        raise InputError(Fault("cannot be read", str(path), error.strerror or str(error), fix)) from None
+    except csv.Error as error:
+        raise InputError(Fault("is no CSV file", str(path), str(error), fix)) from None
+    if not records:
+        raise InputError(Fault("has no rows", str(path), "there is a header and nothing below it", "measured rows"))
+    uneven = [
+        Fault(f"the row has {'more' if None in row else 'fewer'} cells than the header", f"{path}:{line}",
+              f"the header names {len(columns)} columns", "quotes around a cell with a comma in it")
+        for line, row in records
+        if None in row or None in row.values()
+    ]  # fmt: skip
+    if uneven:
+        raise InputError(shortened(uneven))
+    return records
+
+
 def _named(rows: Rows) -> Rows:
     """`rows` with the words ``device``, ``law_dtype`` and ``impl`` added."""
     words = dict(rows.words)
     words["device"] = np.asarray([DEVICES.get(g, "") for g in words["gpu"]], dtype=np.str_)
     words["law_dtype"] = np.asarray([DTYPES.get(d, "") for d in words["dtype"]], dtype=np.str_)
-    notes = words.get("notes", np.full(len(rows), ""))
-    words["impl"] = np.asarray(
-        [implementation(str(s), str(n)).key for s, n in zip(words["source"], notes, strict=True)], dtype=np.str_
-    )
+    blank = np.full(len(rows), "")
+    cells = zip(words["source"], words.get("notes", blank), words.get("kernel", blank), strict=True)
+    words["impl"] = np.asarray([implementation(str(s), str(n), str(k)).key for s, n, k in cells], dtype=np.str_)
     return Rows(rows.numbers, words, rows.line)
+
+
+_GROUPS = re.compile(r"grouped, (\d+) groups x M")
 
 
 def gemm(path: str | Path) -> Rows:
     """``gemm_measured.csv``: m, n, k and ``time_us``.
+
+    The word ``op`` is ``grouped`` for products of `groups` experts, else ``dense``; the `m` of a grouped product is
+    that of one group (the file gives the rows of all groups together).
 
     Raises
     ------
@@ -143,7 +196,13 @@ def gemm(path: str | Path) -> Rows:
         As `read`.
     """
     columns = ("m", "n", "k", "time_us")
-    return _named(read(path, columns, ("gpu", "dtype", "notes", "source"), columns))
+    rows = _named(read(path, columns, ("gpu", "dtype", "notes", "source"), columns))
+    found = [_GROUPS.search(str(cell)) for cell in rows.words["notes"]]
+    rows.words["op"] = np.asarray(["grouped" if match else "dense" for match in found], dtype=np.str_)
+    groups = np.asarray([float(match.group(1)) if match else 1.0 for match in found])
+    rows.numbers["groups"] = groups
+    rows.numbers["m"] = rows.numbers["m"] / groups
+    return rows
 
 
 def attention(path: str | Path) -> Rows:
@@ -155,8 +214,11 @@ def attention(path: str | Path) -> Rows:
         As `read`.
     """
     sizes = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "time_us")
-    words = ("gpu", "phase", "direction", "kernel", "dtype", "source")
-    return _named(read(path, (*sizes, "causal"), words, sizes))
+    words = ("gpu", "phase", "direction", "kernel", "dtype", "kv_dtype", "source")
+    rows = _named(read(path, (*sizes, "causal"), words, sizes))
+    stated = [k or d for k, d in zip(rows.words["kv_dtype"], rows.words["dtype"], strict=True)]
+    rows.words["law_kv_dtype"] = np.asarray([DTYPES.get(d, "") for d in stated], dtype=np.str_)
+    return rows
 
 
 def collectives(path: str | Path) -> Rows:
@@ -169,3 +231,29 @@ def collectives(path: str | Path) -> Rows:
     """
     numbers = ("n_gpus", "n_nodes", "bytes", "time_us")
     return read(path, numbers, ("system", "op", "notes", "source"), numbers)
+
+
+def expert(path: str | Path) -> Rows:
+    """``moe_alltoall_measured.csv``: times, or where there is none a bandwidth (GB/s), of dispatch and combine.
+
+    Raises
+    ------
+    InputError
+        As `read`; also for a row with neither a time nor a bandwidth, and for a zero where none can be.
+    """
+    above_zero = ("ep_size", "hidden", "topk", "experts", "time_us", "bw_GBps")
+    words = ("gpu", "lib", "phase", "dtype", "source")
+    rows = read(path, ("tokens_per_rank", "n_nodes", "comm_sms", *above_zero), words, ("tokens_per_rank",))
+    faults = [
+        Fault(f"value {rows.numbers[name][i]:g}", f"{path}:{rows.line[i]}: column {name}", "", "a value > 0")
+        for name in above_zero
+        for i in np.flatnonzero(rows.numbers[name] <= 0)
+    ]
+    untimed = np.isnan(rows.numbers["time_us"]) & np.isnan(rows.numbers["bw_GBps"])
+    faults += [
+        Fault("both cells are blank", f"{path}:{line}: columns time_us, bw_GBps", fix="a time or a bandwidth")
+        for line in rows.line[untimed]
+    ]
+    if faults:
+        raise InputError(shortened(faults))
+    return rows

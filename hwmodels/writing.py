@@ -115,7 +115,8 @@ def cluster_content(cluster: Cluster) -> dict[str, Any]:
     ):
         if value is not None:
             content[key] = {field: float(value.value), "source": value.source, "residual": float(value.residual)}
-    content["overlap"] = coefficient_content(cluster.overlap)
+    if cluster.overlap is not None:
+        content["overlap"] = coefficient_content(cluster.overlap)
     if cluster.skew is not None:
         content["skew"] = coefficient_content(cluster.skew)
     content["context"] = _plain(cluster.context_bytes, "B")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.collectives import beside
 from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_costs
 from planner.intervals import Spreads
 from planner.layout import SCHEDULES, LayoutBatch
@@ -146,20 +147,30 @@ def _stage_costs(
 ) -> tuple[StageCosts, FloatArray, FloatArray]:
     """Put compute, transfers and data-parallel traffic on the nodes of `comm`; spreads of sends and optimizer.
 
-    Traffic that runs beside compute takes a share of it (``1 - overlap``): from the backward that
-    produces the gradients, and from every pass that a prefetched gather runs beside.
+    Traffic that runs beside compute slows it (`hwmodels.collectives.beside`): the backward that
+    produces the gradients, and every pass that a prefetched gather runs beside. It becomes longer
+    itself, except for the last gradients and the first gather, which have nothing to run beside.
     """
     priced, layouts, pp = stages.priced, stages.layouts, stages.pp
     k = comm.buckets
-    taken = 1.0 - float(priced.cluster.overlap.value)
+    nodes = layouts.group("fsdp" if zero_stage else "dp_cp", priced.cluster.gpus_per_node).nodes[:, None, None]
+    reducing = beside(priced.cluster, "reduce_scatter" if zero_stage else "all_reduce", nodes)
+    gathering = beside(priced.cluster, "all_gather", nodes)
     none = np.zeros_like(work.forward)
-    reduced_beside = taken * data.reduce_s.mid if comm.reduce in ("bucketed", "each") else none
-    gathered_beside = taken * data.unshard_s.mid if comm.prefetch > 0 and comm.unshard == "each" else none
+    overlapped = comm.reduce in ("bucketed", "each"), comm.prefetch > 0 and comm.unshard == "each"
+    reduced_beside = reducing.taken(data.reduce_s.mid) if overlapped[0] else none
+    gathered_beside = gathering.taken(data.unshard_s.mid) if overlapped[1] else none
     onward, back, sending = sends(priced, layouts, stages.rows, pp)
     update = optimizer(priced, data, layouts, pp, stages.vpp, stages.schedule)
 
     def cut(value: FloatArray) -> FloatArray:
         return np.repeat(value[..., None], k, axis=-1)
+
+    def stretched(value: FloatArray, factor: FloatArray, overlaps: bool) -> FloatArray:
+        pieces = cut(value)
+        if overlaps:
+            pieces[..., 1:] *= factor[..., None]
+        return pieces
 
     costs = StageCosts(
         forward_s=stages.forward_pieces(work.forward, k) + gathered_beside[..., None],
@@ -168,8 +179,8 @@ def _stage_costs(
         backward_sync_extra_s=cut(reduced_beside),
         send_forward_s=np.broadcast_to(onward[:, :, None], none.shape),
         send_backward_s=np.broadcast_to(back[:, :, None], none.shape),
-        unshard_s=cut(data.unshard_s.mid),
-        reduce_s=cut(data.reduce_s.mid),
+        unshard_s=stretched(data.unshard_s.mid, gathering.collective, overlapped[1]),
+        reduce_s=stretched(data.reduce_s.mid, reducing.collective, overlapped[0]),
         optimizer_s=update.mid,
         gather_s=data.gather_s.mid,
         sync_s=sync(priced, layouts) + data_parallel_wait(priced, layouts, work.busy, stages.microbatches),

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.kernels.formats import format_of
 from planner import optimizers
 from planner.assemble import Group
 from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout
 from planner.memory import MemoryEstimate, verdict
-from planner.precision import kernel_dtype, recipe_of
+from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
 from planner.simulate import timeline
@@ -75,7 +76,7 @@ def detail(
     ]
     flops = model_flops(priced.model, workload)
     hardware = hardware_flops(priced.model, workload, layout)
-    peak = cluster.device.peak(kernel_dtype(recipe_of(workload, priced.preset).forward)) * layout.world
+    peak = cluster.device.peak(format_of(recipe_of(workload, priced.preset).forward).peak) * layout.world
     tokens = workload.gbs * workload.seq_len
     lower = float(bounds(group, np.asarray([position]))[0])
     return Step(

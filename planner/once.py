@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hwmodels import collectives, kernels
 from hwmodels.estimate import Estimate
@@ -39,9 +39,11 @@ def _crossings(layouts: LayoutBatch, pp: int, gpus_per_node: int) -> NDArray[np.
     return np.asarray(first_pair | last_pair)
 
 
-def _pair(nodes: int) -> GroupShape:
-    """Two ranks, in one node or in two."""
-    return GroupShape(np.asarray(2 // nodes), np.asarray(nodes), np.asarray(1))
+def _pairs(layouts: LayoutBatch, nodes: ArrayLike) -> GroupShape:
+    """Two ranks of two pipeline stages, in one node or in two, while all pairs of the stages are busy: (b,)."""
+    _, stride = layouts.axis("pp")
+    count = np.broadcast_to(np.asarray(nodes, dtype=np.int64), stride.shape)
+    return GroupShape(2 // count, count, stride)
 
 
 def sends(
@@ -66,7 +68,7 @@ def sends(
     seconds, spread = np.zeros(crossing.shape), np.zeros(len(layouts))
     for nodes, chosen in ((1, ~crossing), (2, crossing)):
         if chosen.any():
-            one = collectives.seconds(cluster, "send_recv", sent, _pair(nodes))
+            one = collectives.seconds(cluster, "send_recv", sent, _pairs(layouts, nodes))
             seconds = np.where(chosen, one.mid[:, None], seconds)
             spread = np.where(chosen.any(axis=1), np.maximum(spread, one.spread), spread)
     if shares.any():
@@ -148,7 +150,5 @@ def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
         return np.zeros(len(layouts))
     grad = gradient_bytes(priced.workload, priced.preset)
     nbytes = priced.model.vocab * priced.model.hidden / layouts.tp.astype(np.float64) * grad
-    gpn = priced.cluster.gpus_per_node
-    nodes = np.where(layouts.world <= gpn, 1, 2)
-    shape = GroupShape(np.asarray(2 // nodes), nodes, np.ones_like(nodes))
+    shape = _pairs(layouts, np.where(layouts.world <= priced.cluster.gpus_per_node, 1, 2))
     return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid

@@ -16,6 +16,7 @@ from typing import Literal
 
 from hwmodels.device import Device
 from hwmodels.errors import Fault, InputError
+from hwmodels.kernels.formats import format_of
 from planner.model.spec import ModelSpec
 from planner.presets import FrameworkPreset
 from planner.training import Workload
@@ -24,15 +25,15 @@ Scaling = Literal["none", "delayed", "current", "block", "mx", "nv"]
 SCALINGS: tuple[str, ...] = ("none", "delayed", "current", "block", "mx", "nv")
 
 BYTES: dict[str, float] = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0,
-    "fp8": 1.0, "fp8_block": 1.0 + 4.0 / 128.0, "mxfp8": 1.0 + 1.0 / 32.0, "nvfp4": 0.5 + 1.0 / 16.0,
-    "fp4": 0.5, "int8": 1.0, "nf4": 0.5 + 1.0 / 64.0 + 4.0 / (64.0 * 256.0),
+    **{name: format_of(name).activation_bytes for name in (
+        "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_block", "mxfp8", "nvfp4", "int8",
+    )},
+    "nf4": 0.5 + (1.0 + 4.0 / 256.0) / 64.0,
 }  # fmt: skip
-"""Bytes of one element with its share of the scales: one fp32 for 1x128 elements (DeepSeek-V3, section
-3.3.2), one E8M0 byte for 32 (OCP Microscaling Formats v1.0), one E4M3 byte for 16 (NVFP4, arXiv
-2509.25149, section 2); nf4 with doubly quantised constants, an 8-bit one for 64 elements and an fp32 one
-for 256 of those (QLoRA, arXiv 2305.14314, section 3)."""
-
+"""Bytes of one element with its share of the scales (`hwmodels.kernels.formats`): one fp32 for 1x128 elements
+(DeepSeek-V3, section 3.3.2), one E8M0 byte for 32 (OCP Microscaling Formats v1.0), one E4M3 byte for 16 (NVFP4);
+nf4 with doubly quantised constants, an 8-bit one for 64 elements and an fp32 one for 256 of those (QLoRA, arXiv
+2305.14314, section 3)."""
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -61,7 +62,9 @@ class Recipe:
     first_share, last_share : float
         Share of the layers at either end whose linear layers stay in the compute dtype.
     needs : tuple of str
-        Formats that the device's datasheet must list.
+        Formats whose peaks the device's datasheet must list.
+    hardware : str
+        What of a device these formats stand for, where it is not themselves.
     fallback : tuple of str
         Recipes to try where the device has not got them, the nearest first.
     source : str
@@ -82,6 +85,7 @@ class Recipe:
     first_share: float = 0.0
     last_share: float = 0.0
     needs: tuple[str, ...] = ()
+    hardware: str = ""
     fallback: tuple[str, ...] = ()
     source: str = ""
 
@@ -169,12 +173,12 @@ _RECIPES: dict[str, Recipe] = {
             "three GEMMs in E4M3; Transformer Engine Float8BlockScaling",
             ("fp8_block",),
         ),
-        _scaled(
+        replace(_scaled(
             "mxfp8", "mxfp8", "mx", (1.0, 1.0), (1.0, 1.0), 32, ("fp8-block", "fp8-current", "bf16", "fp16", "fp32"),
             "Mishra et al. 2025, Recipes for Pre-training LLMs with MXFP8 (arXiv 2506.08027): weights, activations and "
             "gradients in E4M3 along rows and along columns; Transformer Engine MXFP8BlockScaling",
-            ("mxfp8",),
-        ),
+            ("mxfp8", "mxfp4"),
+        ), hardware="tensor cores that scale blocks of 32, which came with the 4-bit formats"),
         replace(
             _scaled(
                 "nvfp4", "nvfp4", "nv", (3.0, 2.0), (3.0, 2.0), 16,
@@ -192,15 +196,6 @@ _RECIPES: dict[str, Recipe] = {
         ),
     )
 }  # fmt: skip
-
-KERNEL_DTYPES: dict[str, str] = {"fp8_block": "fp8", "mxfp8": "fp8", "nvfp4": "fp4"}
-"""Formats whose kernels go by the law of another one."""
-
-
-def kernel_dtype(form: str) -> str:
-    """Spelling of a format in the kernel laws and in a device's peaks (`hwmodels.device.DTYPES`)."""
-    return KERNEL_DTYPES.get(form, form)
-
 
 FRAMEWORKS_OWN = "fp8"
 """Spelling of "8 bits, in the framework's own recipe" (`FrameworkPreset.fp8_recipe`)."""
@@ -244,7 +239,7 @@ def gradient_dtype(workload: Workload, preset: FrameworkPreset) -> str:
 
 def missing_formats(wanted: Recipe, device: Device) -> tuple[str, ...]:
     """Formats that a recipe computes in and the device does not."""
-    return tuple(form for form in wanted.needs if kernel_dtype(form) not in device.peak_flops)
+    return tuple(form for form in wanted.needs if format_of(form).peak not in device.peak_flops)
 
 
 def device_faults(wanted: Recipe, device: Device) -> list[Fault]:
@@ -255,7 +250,7 @@ def device_faults(wanted: Recipe, device: Device) -> list[Fault]:
     fits = [name for name in wanted.fallback if not missing_formats(_RECIPES[name], device)]
     why = f"{device.name} computes in {', '.join(device.peak_flops)}"
     fix = f"precision {fits[0]}" if fits else "another device"
-    what = f"precision {wanted.name} needs {' and '.join(missing)}"
+    what = f"precision {wanted.name} needs {wanted.hardware or ' and '.join(missing)}"
     return [Fault(what, "precision", why, fix, "precision-device")]
 
 

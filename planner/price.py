@@ -16,7 +16,6 @@ from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from planner.layout import LayoutBatch
-from planner.precision import kernel_dtype
 from planner.presets import FrameworkPreset
 from planner.workload.op import Block, Op
 
@@ -82,17 +81,22 @@ class BlockPrice:
 
 
 def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
-    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0)."""
-    device, d, dtype = cluster.device, op.dims, kernel_dtype(op.dtype)
+    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0).
+
+    Operands of a quantised GEMM arrive quantised: the casts are ops of their own.
+    """
+    device, d = cluster.device, op.dims
     if op.kind == "gemm":
         one = kernels.gemm_seconds(
-            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=dtype, impl=op.impl
+            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl, quantise=False
         )
     elif op.kind == "grouped_gemm":
-        one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=dtype, impl=op.impl)
+        one = kernels.grouped_gemm_seconds(
+            device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl, quantise=False
+        )
     elif op.kind == "attention":
         impl = "sdpa-cpu" if device.kind == "cpu" else "flash"
-        one = kernels.attention_seconds(device, **d, dtype=dtype, impl=impl)
+        one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
     else:
@@ -114,7 +118,7 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
     forward = [p for p in priced if p.op.phase == "forward"]
 
     def build(chosen: list[OpPrice]) -> PassPrice:
-        return _sum_pass(chosen, named, cluster, preset, np.shape(layouts.tp))
+        return _sum_pass(chosen, named, cluster, preset, layouts)
 
     return BlockPrice(
         name=block.name,
@@ -128,8 +132,9 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
 
 
 def _sum_pass(
-    priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, shape: tuple[int, ...]
+    priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, layouts: LayoutBatch
 ) -> PassPrice:
+    shape = np.shape(layouts.tp)
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
     launches, skipped, once = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
@@ -148,7 +153,7 @@ def _sum_pass(
             flops = flops + p.op.flops() * count
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
-        exposed, behind = exposed_and_hidden(mid, named.get(p.op.behind), cluster)
+        exposed, behind = exposed_and_hidden(mid, named.get(p.op.behind), _beside(p.op, cluster, layouts))
         comm[group] = comm[group] + exposed
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
@@ -156,18 +161,24 @@ def _sum_pass(
     return PassPrice(bound, comm, hidden, spread, comm_spread, flops, skipped, once)
 
 
-def exposed_and_hidden(comm_s: ArrayLike, partner: OpPrice | None, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:
+    """Slow-downs of a collective and the compute beside it, by the links that its group crosses."""
+    return collectives.beside(cluster, op.collective, layouts.group(op.group, cluster.gpus_per_node).nodes)
+
+
+def exposed_and_hidden(
+    comm_s: ArrayLike, partner: OpPrice | None, both: collectives.Beside
+) -> tuple[FloatArray, FloatArray]:
     """Split a collective that runs beside one compute op.
 
-    The part longer than its partner is exposed. Of the part beside it, ``1 - overlap`` is
-    taken from compute (SMs, memory bandwidth, or cores on a CPU) and so exposed as well.
+    Exposed is what the two take together beyond the compute alone: the part of the collective that
+    is longer, and what it takes from compute (SMs, memory bandwidth, or cores on a CPU).
     """
     comm = np.asarray(comm_s, dtype=np.float64)
     if partner is None:
         return comm, np.zeros_like(comm)
-    beside = np.minimum(comm, partner.seconds.mid)
-    hidden = beside * float(cluster.overlap.value)
-    return np.asarray(comm - hidden), np.asarray(hidden)
+    exposed = both.exposed(comm, partner.seconds.mid)
+    return exposed, np.asarray(comm - exposed)
 
 
 def host_bound(compute_s: FloatArray, launches: FloatArray, cluster: Cluster, preset: FrameworkPreset) -> FloatArray:

@@ -9,9 +9,7 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("check", help="Say what is wrong with a cluster's links and network; exits 1 where something is.")(
-        check
-    )
+    app.command("check", help="What a cluster's links and network will cost; exits 1 on a problem.")(check)
 
 
 def check(
@@ -20,7 +18,7 @@ def check(
     ],
     json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
-    """Print every finding with its reason and remedy."""
+    """Print every finding with its reason and remedy; 1 where one is a problem and no mere note."""
     from hwmodels import cluster as clusters
     from hwmodels.cli.output import print_json, say
     from hwmodels.network import advice
@@ -33,4 +31,4 @@ def check(
             say(str(finding))
         if not found:
             say(f"{cluster}: nothing found")
-    return 1 if found else 0
+    return 1 if any(finding.severity == "problem" for finding in found) else 0

@@ -65,6 +65,8 @@ def validate(
 
     if by not in report.BY:
         raise InputError(Fault(f"{by!r} is no way to group", "--by", fix=" or ".join(report.BY)))
+    if held_out and data is None:
+        raise InputError(Fault("--held-out without --data", "validate", "laws are fitted on a folder", "--data DIR"))
     chosen = choose(files or [], data)
     kept = limits or (LIMITS if LIMITS.parent.is_dir() else None)
     if tighten and kept is None:
@@ -72,7 +74,7 @@ def validate(
     if limits is not None and not limits.exists() and not tighten:
         raise InputError(Fault("no such file", f"--limits {limits}", fix="--tighten, to make it"))
     parts = [_scored(path, validation.score) for path in chosen]
-    extra = _extra(parts, chosen, held_out)
+    extra = _extra(parts, data, held_out)
     result = validation.summary(parts, by, extra)
     _write(parts, result, extra, out=out, plots=plots, markdown=markdown)
     found = [regression.errors_of(part) for part in parts]
@@ -125,22 +127,23 @@ def _scored(path: Path, score: Any) -> Scored:
     return part
 
 
-def _extra(parts: Sequence[Scored], files: Sequence[Path], held_out: bool) -> list[Reached]:
-    """Targets that no row tells: the speed where GEMM rows are scored, and rows left out of the fit."""
+def _extra(parts: Sequence[Scored], data: Path | None, held_out: bool) -> list[Reached]:
+    """Targets that no row tells: the speed where GEMM rows are scored, and rows left out of the fit of their law."""
     from importlib import import_module
 
     from hwmodels.cli.output import note
+    from hwmodels.fit import recording
     from hwmodels.validation import targets
 
-    kinds = {part.kind: path for part, path in zip(parts, files, strict=True)}
+    kinds = {part.kind for part in parts}
     found = [targets.speed()] if "gemm" in kinds else []
     if not held_out:
         return found
-    for kind, module in (("gemm", "gemm"), ("collective", "collectives")):
-        if kind in kinds:
-            note(f"fit {module} without each of its parts on {kinds[kind].parent}")
-            run = import_module(f"hwmodels.fit.{module}").held_out
-            found += targets.from_held_out(f"held-out-{module}", run(kinds[kind].parent))
+    for module in recording.KINDS:
+        run = getattr(import_module(f"hwmodels.fit.{module}"), "held_out", None)
+        if run is not None and module.removesuffix("s") in kinds:
+            note(f"fit {module} without each of its parts on {data}")
+            found += targets.from_held_out(f"held-out-{module}", run(data))
     return found
 
 
@@ -181,7 +184,7 @@ def show(result: Any) -> None:
     print_table("", report.GROUP_HEADER, [report.group_cells(group) for group in result["groups"]])
     if result["targets"]:
         say()
-        print_table("targets", report.TARGET_HEADER, [report.target_cells(t) for t in result["targets"]], left=3)
+        print_table("targets", report.TARGET_HEADER, report.target_rows(result["targets"]), left=3)
     say()
     say(f"{result['predicted']} of {result['rows']} rows predicted; {report.verdict(result)}")
     for count, reason in report.reasons(result)[:20]:

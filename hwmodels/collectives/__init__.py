@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from hwmodels.collectives import curves
+from hwmodels.collectives import curves, custom, selection
 from hwmodels.collectives.all_gather import AllGather
 from hwmodels.collectives.all_reduce import AllReduce
 from hwmodels.collectives.all_to_all import AllToAll
-from hwmodels.collectives.base import (
-    INTER_DEFAULTS,
-    INTRA_DEFAULTS,
-    Collective,
-    Group,
-    bandwidth_bound,
-    inter_seconds,
-    intra_seconds,
-    link_coefficient,
-)
+from hwmodels.collectives.base import Collective, Group, bandwidth_bound
+from hwmodels.collectives.beside import Beside, beside
 from hwmodels.collectives.broadcast import Broadcast
+from hwmodels.collectives.coefficients import BETWEEN, coefficient
+from hwmodels.collectives.expert import expert_bound, expert_seconds, expert_sms
+from hwmodels.collectives.overlap import Taken, overlap
 from hwmodels.collectives.reduce_scatter import ReduceScatter
 from hwmodels.collectives.send_recv import SendRecv
+from hwmodels.collectives.spread import LARGE_BYTES, NO_EVIDENCE_NODES, NO_EVIDENCE_SPREAD, evidence, relative_spread
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray
-from hwmodels.network import Fabric, Link
+from hwmodels.network import Fabric
 from hwmodels.topology import GroupShape
 
 if TYPE_CHECKING:
@@ -38,16 +34,37 @@ MEMBERS: dict[str, Collective] = {
 }
 """Registry: name -> member."""
 
-NO_EVIDENCE_NODES = 4
-"""Groups over more nodes were not measured (but for single systems): their spread is wider."""
-NO_EVIDENCE_SPREAD = 0.20
-
-__all__ = ["MEMBERS", "NO_EVIDENCE_NODES", "bound", "evidence", "names", "seconds"]
+__all__ = [
+    "LARGE_BYTES",
+    "MEMBERS",
+    "NO_EVIDENCE_NODES",
+    "NO_EVIDENCE_SPREAD",
+    "Beside",
+    "Taken",
+    "beside",
+    "bound",
+    "chosen",
+    "evidence",
+    "expert_bound",
+    "expert_seconds",
+    "expert_sms",
+    "names",
+    "overlap",
+    "seconds",
+]
 
 
 def names() -> tuple[str, ...]:
     """Names of the collectives."""
     return tuple(MEMBERS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Priced:
+    """Seconds by law, the options that were weighed, and which was taken inside a node and over nodes."""
+
+    seconds: FloatArray
+    taken: NDArray[np.str_]
 
 
 def _fabric(where: Cluster | Fabric) -> Fabric:
@@ -60,23 +77,83 @@ def _member(op: str) -> Collective:
     return MEMBERS[op]
 
 
-def _arguments(fabric: Fabric, nbytes: ArrayLike, shape: GroupShape) -> tuple[FloatArray, Group]:
-    size = np.asarray(nbytes, dtype=np.float64)
+def _arguments(
+    fabric: Fabric, nbytes: ArrayLike, shape: GroupShape, skew: ArrayLike
+) -> tuple[FloatArray, Group, FloatArray]:
+    size, uneven = np.asarray(nbytes, dtype=np.float64), np.asarray(skew, dtype=np.float64)
+    faults = []
     if size.size and not (np.all(np.isfinite(size)) and size.min() >= 0):
         bad = size[~(np.isfinite(size) & (size >= 0))].flat[0]
-        raise InputError(Fault(f"nbytes is {bad:g}", "collective", "sizes are finite and >= 0", "a size of 0 or more"))
+        faults.append(Fault(f"nbytes is {bad:g}", "collective", "sizes are finite and >= 0", "a size of 0 or more"))
+    if uneven.size and not (np.all(np.isfinite(uneven)) and uneven.min() >= 1.0):
+        bad = uneven[~(np.isfinite(uneven) & (uneven >= 1.0))].flat[0]
+        why = "it is the largest over the mean of the bytes of a pair"
+        faults.append(Fault(f"skew is {bad:g}", "collective", why, "1 (even) or more"))
+    if faults:
+        raise InputError(faults)
     fabric.check(shape)
-    ranks, nodes = np.asarray(shape.ranks_per_node, np.float64), np.asarray(shape.nodes, np.float64)
-    size, ranks, nodes = np.broadcast_arrays(size, ranks, nodes)
-    return size, Group(ranks, nodes)
+    parts = (shape.ranks_per_node, shape.nodes, shape.stride)
+    ranks, nodes, stride = (np.asarray(part, np.float64) for part in parts)
+    size, uneven, ranks, nodes, stride = np.broadcast_arrays(size, uneven, ranks, nodes, stride)
+    return size, Group(ranks, nodes, stride), uneven
 
 
-def _link_spread(link: Link | None, op: str, lead: str, defaults: dict[str, object]) -> float:
-    """Residual of the leading coefficient, wider for a link that was not measured."""
-    if link is None:
-        return 0.0
-    coefficient = link_coefficient(link, op, lead, defaults)  # type: ignore[arg-type]
-    return coefficient.residual
+def _checked(member: Collective, impl: str, algorithm: str | None, skew: FloatArray) -> str:
+    """Framework of a custom kernel that `impl` and `algorithm` ask for; empty for NCCL."""
+    framework = impl.split("-")[0]
+    if framework and framework not in (*custom.FRAMEWORKS, "nccl", "rccl", "torch"):
+        known = ", ".join((*custom.FRAMEWORKS, "nccl", "rccl", "torch"))
+        raise InputError(Fault(f"implementation {impl!r} of a collective is unknown", "collective", fix=known))
+    if member.name != "all_to_all" and bool((skew != 1.0).any()):
+        raise InputError(Fault(f"{member.name} has a skew", "collective", "only pairs of an all-to-all differ", "1"))
+    engine = framework in custom.FRAMEWORKS
+    if algorithm in custom.SHOTS and member.name != "all_reduce":
+        fix = "ring" if not member.pairwise else "no algorithm"
+        raise InputError(Fault(f"algorithm {algorithm!r} cannot run {member.name}", "collective", fix=fix))
+    return framework if engine or not framework else ""
+
+
+def _as_shipped(fabric: Fabric, op: str) -> Fabric:
+    """The fabric with pairs over the network as NCCL's own settings leave them: fewer channels a peer than tuned."""
+    if fabric.inter is None or not MEMBERS[op].pairwise:
+        return fabric
+    less = coefficient(fabric.inter, op, "pair.default_efficiency", BETWEEN)
+    link = replace(fabric.inter, coefficients={**fabric.inter.coefficients, f"{op}.pair.efficiency": less})
+    return replace(fabric, inter=link)
+
+
+def _law(
+    member: Collective, fabric: Fabric, nbytes: FloatArray, group: Group, algorithm: str | None, protocol: str | None
+) -> _Priced:
+    """Seconds of NCCL and what it takes: by the tuner inside a node, the least over nodes."""
+    one = group.nodes < 1.5
+    seconds, taken = np.zeros(nbytes.shape), np.full(nbytes.shape, "", dtype="<U16")
+    switch = algorithm == "nvls"
+    if one.any() or not nbytes.size:
+        options = selection.choices(member, fabric, group, False, algorithm, protocol)
+        seconds, index = selection.within_nodes(member, fabric, nbytes, group, options, switch)
+        taken = np.where(one, selection.names(options)[index], taken)
+    if not one.all():
+        options = selection.choices(member, fabric, group, True, algorithm, protocol)
+        across, index = selection.over_nodes(member, fabric, nbytes, group, options, switch)
+        seconds = np.where(one, seconds, across)
+        taken = np.where(one, taken, selection.names(options)[index])
+    return _Priced(seconds, np.asarray(taken))
+
+
+def _price(
+    fabric: Fabric, member: Collective, nbytes: FloatArray, group: Group, algorithm: str | None, protocol: str | None,
+    framework: str,
+) -> _Priced:  # fmt: skip
+    """As `_law`, with the custom kernels of a framework where they run."""
+    shots = (algorithm,) if algorithm in custom.SHOTS else custom.SHOTS
+    nccl = _law(member, fabric, nbytes, group, None if algorithm in custom.SHOTS else algorithm, protocol)
+    own = member.name == "all_reduce" and (algorithm in custom.SHOTS or (bool(framework) and algorithm is None))
+    if not own or protocol is not None:
+        return nccl
+    seconds, which = custom.replace(fabric.intra, framework, nbytes, group, nccl.seconds, shots)
+    words = np.asarray([*shots, ""], dtype=np.str_)
+    return _Priced(seconds, np.where(which >= 0, words[which], nccl.taken))
 
 
 def seconds(
@@ -86,6 +163,9 @@ def seconds(
     shape: GroupShape,
     *,
     algorithm: str | None = None,
+    protocol: str | None = None,
+    impl: str = "",
+    skew: ArrayLike = 1.0,
 ) -> Estimate:
     """Time of one collective over each group of `shape`.
 
@@ -98,65 +178,73 @@ def seconds(
         Size by the nccl-tests convention (all-gather: gathered size; reduce-scatter and all-to-all:
         the whole send buffer of a rank); broadcast against the fields of `shape`.
     shape : GroupShape
-    algorithm : {None, 'ring', 'tree', 'nvls'}
-        Forces what NCCL would otherwise choose; ``ring`` and ``tree`` leave in-switch reduction out,
-        ``tree`` is an all-reduce, ``nvls`` needs a fabric that has it.
+    algorithm : {None, 'ring', 'tree', 'nvls', 'hierarchical', 'one_shot', 'two_shot'}
+        Forces what NCCL would otherwise choose. ``tree``, ``nvls``, ``hierarchical`` and the custom ``one_shot`` and
+        ``two_shot`` are all-reduces; ``nvls`` needs a fabric that has it, and groups too small for it run a ring.
+    protocol : {None, 'll', 'll128', 'simple'}
+        Forces the protocol.
+    impl : str
+        ``""`` or ``"nccl..."``: NCCL, with a network tuned for pairs unless the name ends in ``-default``;
+        ``"trtllm..."``, ``"sglang..."``, ``"vllm..."``: all-reduce by the custom kernels of that engine up to their
+        largest message, NCCL beyond (`hwmodels.implementations`).
+    skew : array_like
+        Largest over mean bytes of a pair, >= 1; all-to-all only.
 
     Returns
     -------
     Estimate
-        Seconds; 0 for a group of one and for no bytes. Law in `hwmodels.collectives.base`.
+        Seconds; 0 for a group of one and for no bytes. Laws in `hwmodels.collectives.protocols`.
 
     Raises
     ------
     InputError
-        For an unknown `op` or `algorithm`, a negative size, or a group that the fabric cannot hold.
+        For an unknown `op`, `algorithm`, `protocol` or `impl`, one that cannot run the op, a negative size, a skew
+        below 1, or a group that the fabric cannot hold.
     """
     member, fabric = _member(op), _fabric(cluster_or_fabric)
-    size, group = _arguments(fabric, nbytes, shape)
-    intra = _forced(fabric.intra, member, algorithm)
-    inside, curve_spread = intra_seconds(member, intra, size, group), None
-    if algorithm is None and op in fabric.tables:
-        inside, curve_spread = curves.replace(fabric, op, size, group, inside)
-    between = inter_seconds(member, fabric, size, group)
-    spread = np.full(size.shape, _link_spread(fabric.intra, op, "simple.efficiency", dict(INTRA_DEFAULTS)))
-    if curve_spread is not None:
-        spread = curve_spread(spread)
-    if fabric.inter is not None:
-        loss = link_coefficient(fabric.inter, op, "overlap_loss", INTER_DEFAULTS).value
-        both = _together(inside, between, loss)
-        if op == "all_reduce" and algorithm in (None, "tree"):
-            cost = link_coefficient(fabric.intra, op, "tree.cost", INTRA_DEFAULTS).value
-            tree = _together(inside * cost, inter_seconds(member, fabric, size, group, tree=True), loss)
-            tree = np.where(group.nodes > 1.0, tree, both)
-            both = tree if algorithm == "tree" else np.minimum(both, tree)
-        wide = _link_spread(fabric.inter, op, "bulk.efficiency", dict(INTER_DEFAULTS))
-        spread = np.where(group.nodes > 1.0, np.maximum(spread, wide), spread)
-        spread = spread + np.where(group.nodes > NO_EVIDENCE_NODES, NO_EVIDENCE_SPREAD, 0.0)
-    else:
-        both = inside
+    size, group, uneven = _arguments(fabric, nbytes, shape, skew)
+    framework = _checked(member, impl, algorithm, uneven)
+    fabric = _as_shipped(fabric, op) if impl.endswith("-default") else fabric
+    found = _price(fabric, member, size * uneven, group, algorithm, protocol, framework).seconds
+    spread = relative_spread(fabric, op, size, group, framework)
+    if algorithm is None and protocol is None and not framework and op in fabric.tables:
+        law = np.where(group.nodes > 1.0, 0.0, found)
+        inside, curve_spread = curves.replace(fabric, op, size * uneven, group, law)
+        found = np.where(group.nodes > 1.0, np.maximum(found, inside), inside)
+        spread = np.where(group.nodes > 1.0, spread, curve_spread(spread))
     busy = (group.size > 1.0) & (size > 0)
-    return Estimate.of(np.where(busy, both, 0.0), spread)
+    return Estimate.of(np.where(busy, found, 0.0), spread)
 
 
-def _together(inside: FloatArray, between: FloatArray, loss: float) -> FloatArray:
-    """Two pipelined parts: the longer one, and a share of the shorter that does not overlap."""
-    return np.asarray(np.maximum(inside, between) + loss * np.minimum(inside, between))
+def chosen(
+    cluster_or_fabric: Cluster | Fabric,
+    op: str,
+    nbytes: ArrayLike,
+    shape: GroupShape,
+    *,
+    algorithm: str | None = None,
+    protocol: str | None = None,
+    impl: str = "",
+) -> NDArray[np.str_]:
+    """Algorithm and protocol of each price of `seconds`: ``ring/ll``, ``nvls/simple``, ``tree/simple``, ``pairs/ll``,
+    ``one_shot`` ...; empty for groups of one and for no bytes.
+
+    Raises
+    ------
+    InputError
+        As `seconds`.
+    """
+    member, fabric = _member(op), _fabric(cluster_or_fabric)
+    size, group, uneven = _arguments(fabric, nbytes, shape, 1.0)
+    framework = _checked(member, impl, algorithm, uneven)
+    fabric = _as_shipped(fabric, op) if impl.endswith("-default") else fabric
+    taken = _price(fabric, member, size, group, algorithm, protocol, framework).taken
+    return np.where((group.size > 1.0) & (size > 0), taken, "")
 
 
-def _forced(link: Link, member: Collective, algorithm: str | None) -> Link:
-    """The link as the forced algorithm sees it."""
-    if algorithm is None:
-        return link
-    if algorithm == "ring" or (algorithm == "tree" and member.name == "all_reduce"):
-        return replace(link, nvls=False)
-    if algorithm == "nvls" and member.reduces_in_switch and link.nvls:
-        return link
-    fix = "ring" if algorithm in ("nvls", "tree") else "ring, tree or nvls"
-    raise InputError(Fault(f"algorithm {algorithm!r} cannot run {member.name} on {link.name}", "collective", fix=fix))
-
-
-def bound(cluster_or_fabric: Cluster | Fabric, op: str, nbytes: ArrayLike, shape: GroupShape) -> FloatArray:
+def bound(
+    cluster_or_fabric: Cluster | Fabric, op: str, nbytes: ArrayLike, shape: GroupShape, *, skew: ArrayLike = 1.0
+) -> FloatArray:
     """Seconds at full wire speed on the tightest link of each group; never above `seconds`.
 
     Raises
@@ -165,11 +253,5 @@ def bound(cluster_or_fabric: Cluster | Fabric, op: str, nbytes: ArrayLike, shape
         As `seconds`.
     """
     fabric = _fabric(cluster_or_fabric)
-    size, group = _arguments(fabric, nbytes, shape)
-    return np.where(group.size > 1.0, bandwidth_bound(_member(op), fabric, size, group), 0.0)
-
-
-def evidence(shape: GroupShape) -> str:
-    """``"no measured evidence"`` for groups over more than `NO_EVIDENCE_NODES` nodes, else empty."""
-    wide = bool(np.any(np.asarray(shape.nodes) > NO_EVIDENCE_NODES))
-    return f"no measured evidence beyond {NO_EVIDENCE_NODES} nodes" if wide else ""
+    size, group, uneven = _arguments(fabric, nbytes, shape, skew)
+    return np.where(group.size > 1.0, bandwidth_bound(_member(op), fabric, size, group, uneven), 0.0)

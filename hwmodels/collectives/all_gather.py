@@ -1,42 +1,11 @@
-"""all-gather: every rank ends with all `b` gathered bytes; each contributes ``b / n``.
-
-Ring over all ranks: every GPU receives ``(n-1)/n b``, and so much crosses every node boundary (trap 5:
-no hierarchy helps NCCL here). At least ``(N-1)/N b`` must enter a node, and ``(r-1)/r b`` must reach a GPU
-from the others of its node.
-"""
+"""all-gather: every rank ends with all `b` gathered bytes; each contributes ``b / n``."""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hwmodels.collectives.base import Group
-from hwmodels.estimate import FloatArray
+from hwmodels.collectives.ring_half import RingHalf
 
 
-class AllGather:
-    """Traffic of all-gather; formulas in the module docstring."""
+class AllGather(RingHalf):
+    """Traffic of all-gather; formulas in `hwmodels.collectives.ring_half`."""
 
     name = "all_gather"
-    reduces_in_switch = False
-    single_port = False
-
-    def wire(self, group: Group) -> FloatArray:
-        """Bytes out of one GPU inside its node, per byte of `b`."""
-        return np.asarray((group.size - 1.0) / group.size)
-
-    def least_wire(self, group: Group) -> FloatArray:
-        """As `wire`, by the best algorithm there could be."""
-        return np.asarray((group.ranks - 1.0) / group.ranks)
-
-    def out(self, group: Group, in_switch: NDArray[np.bool_]) -> FloatArray:
-        """Bytes out of the fullest node, per byte of `b`."""
-        return np.asarray((group.size - 1.0) / group.size)
-
-    def least_out(self, group: Group) -> FloatArray:
-        """As `out`, by the best algorithm there could be."""
-        return np.asarray((group.nodes - 1.0) / group.nodes)
-
-    def switch_wire(self, group: Group) -> FloatArray:
-        """Bytes out of one GPU when the switch takes part, per byte of `b`."""
-        return np.asarray(self.wire(group))

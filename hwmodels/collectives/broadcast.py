@@ -6,7 +6,6 @@ A pipelined chain passes ``b`` over every link once; a node takes ``b`` in.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hwmodels.collectives.base import Group
 from hwmodels.estimate import FloatArray
@@ -16,25 +15,23 @@ class Broadcast:
     """Traffic of broadcast; formulas in the module docstring."""
 
     name = "broadcast"
+    passes = 1.0
     reduces_in_switch = False
+    pairwise = False
     single_port = False
 
     def wire(self, group: Group) -> FloatArray:
         """Bytes out of one GPU inside its node, per byte of `b`."""
-        return np.asarray(np.ones(group.ranks.shape))
+        return np.ones(np.shape(group.ranks))
 
     def least_wire(self, group: Group) -> FloatArray:
         """As `wire`, by the best algorithm there could be."""
-        return np.asarray(np.ones(group.ranks.shape))
+        return self.wire(group)
 
-    def out(self, group: Group, in_switch: NDArray[np.bool_]) -> FloatArray:
+    def out(self, group: Group) -> FloatArray:
         """Bytes out of the fullest node, per byte of `b`."""
-        return np.asarray(np.ones(group.nodes.shape))
+        return np.ones(np.shape(group.nodes))
 
     def least_out(self, group: Group) -> FloatArray:
         """As `out`, by the best algorithm there could be."""
-        return np.asarray(np.ones(group.nodes.shape))
-
-    def switch_wire(self, group: Group) -> FloatArray:
-        """Bytes out of one GPU when the switch takes part, per byte of `b`."""
-        return np.asarray(self.wire(group))
+        return self.out(group)

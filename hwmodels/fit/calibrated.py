@@ -269,7 +269,7 @@ def _fit_attention(device: Device, rows: list[AttentionRow], source: str) -> dic
     backward = np.asarray([row.direction == "backward" for row in rows])
     free: Sequence[Free] = CPU_ATTENTION_FREE
     if device.kind != "cpu":
-        free = (*ATTENTION_FREE, Free("backward.efficiency", 0.5, 0.05, 1.0))
+        free = ATTENTION_FREE
     free = [f for f in free if backward.any() or not f.name.startswith("backward")]
     free = [f for f in free if not backward.all() or not f.name.startswith("forward")]
     flat = with_coefficients(device, {"attention.head_dim_half": 0.0}) if device.kind == "cpu" else device

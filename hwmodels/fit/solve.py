@@ -31,12 +31,14 @@ def solve(
     weight: FloatArray | None = None,
     scale: float = 0.06,
     prior: float = 0.0,
+    tolerance: float = 1e-8,
 ) -> tuple[FloatArray, FloatArray]:
     """Values of `free` that bring ``predict(values)`` nearest to `actual`, and the log errors.
 
     Least squares of the logarithm of predicted over actual with a soft L1 loss, so that a few odd
     rows do not bend the law (`scale`: log error from which a row counts less); bounds keep every value
-    physical, and `prior` (the weight of one row that says "as at the start") what the rows do not tell.
+    physical, and `prior` (the weight of one row that says "as at the start") what the rows do not tell. It ends when a
+    step lowers the cost by less than `tolerance` of it.
 
     Raises
     ------
@@ -63,6 +65,7 @@ def solve(
         f_scale=scale,
         diff_step=1e-3,
         max_nfev=200,
+        ftol=tolerance,
     )
     values = np.asarray(found.x * start)
     return values, np.asarray(np.log(predict(values) / actual))

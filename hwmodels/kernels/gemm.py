@@ -1,37 +1,38 @@
-"""Matrix multiplication: tile and wave quantisation, memory roofline, launch floor.
+"""Matrix multiplication: tensor cores, memory hierarchy, launch floor, quantised activations.
 
 GPU law, for `batch` independent products ``C(m,n) = A(m,k) B(k,n)`` in one kernel::
 
-    t = floor + quantise x (activations read in 16 bits and written narrow) / bandwidth
-        + (compute^4 + memory^4)^(1/4)
-    memory  = batch (e m k + e k n + o m n) / (bandwidth x memory_efficiency)
-    compute = min over tiles (tm, tn) of
-              waves x tm tn 2 (k' + k_ramp) / (peak / n_sm x efficiency x tile_efficiency)
-              x (1 + throttle x flop / (flop + 1e12))
-    waves   = w + tail (ceil(w) - w) for w > 1, w^fill for w <= 1,
-              w = ceil(m/tm) ceil(n/tn) batch / n_sm
+    t       = floor + quantise + (compute^4 + memory^4)^(1/4)
+    compute : waves of tiles, split-K and the power limit (`hwmodels.kernels.tiles`)
+    memory  = x (1 + memory_ramp / (x + memory_ramp)),    x = cold + hot
+    cold    = (a (1 - hit_a) + b (1 - hit_b)) / (bandwidth x memory_efficiency)
+    hot     = (a hit_a + b hit_b) / cache bandwidth,      hit = 1 / (1 + (bytes / (cache_share x L2))^4)
 
-``w^fill`` with fill < 1 stands for split-K, which gives idle SMs a share of the k loop; `tail`
-is the share of an unfilled last wave that is lost (stream-K schedules lose less); `k_ramp` is
-the prologue and epilogue of a tile, in steps of k; the fourth-power sum is a max with a soft
-corner; `throttle` is what a power-limited part loses on long kernels (data/README, trap 6); `quantise` is
-above 0 for 8- and 4-bit formats, whose measured rows include turning 16-bit activations into them.
-All of them are dimensionless or relative to the datasheet, so they carry over to a device of
-the same kind that was not measured. References: NVIDIA "Matrix Multiplication Background User's
-Guide" (tile and wave quantisation); Osama et al. 2023 "Stream-K"; Williams et al. 2009 "Roofline".
+`a` is the bytes of the activations and the result, which the kernel before and the one after touch as well; `b` those
+of the weights, which were last touched a step ago: the two have a `cache_share` of their own. `memory_ramp` is what
+it costs to fill the memory pipeline once; the fourth-power sum is a max with a soft corner. Cache bandwidth is
+``cache_per_sm x n_sm``, never less than that of the memory behind it.
 
-CPU law (one core, a BLAS with packed panels)::
+Formats narrower than 16 bits take their activations in 16 bits; the rows that they were fitted on include turning them
+into the format (`quantise_seconds`; ``quantise=False`` leaves it out)::
 
-    t = floor + batch 2 m n k / (peak x efficiency x m/(m+m_half) x n/(n+n_half) x k/(k+k_half))
-      + batch (read e k (m + n) + write o m n) / bandwidth
+    quantise = launches + batch m (quantise_row / n_sm + quantise_pass k (2 + e) / (bandwidth x memory_efficiency))
 
-`read` and `write` are passes over memory: a cache that holds the operands brings them below 1, fresh
-pages for the result above.
+Coefficients are dimensionless, relative to the datasheet, or seconds of a launch, so a device of the same generation
+that was not measured takes them over. One is looked up as ``gemm.<format>.impl.<implementation>.<name>``, then
+``gemm.<format>.<name>``, then the same for the formats that `Format.like` names, then ``gemm.<name>``, then the
+assumed value. An implementation that was not measured runs as the sustained serving kernels do (TensorRT-LLM,
+SGLang).
+
+References: those of `hwmodels.kernels.tiles`; Williams et al. 2009 "Roofline". The CPU law is in
+`hwmodels.kernels.gemm_cpu`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,12 +40,23 @@ from numpy.typing import ArrayLike, NDArray
 from hwmodels.device import DTYPE_BYTES, Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray
-
-TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
-"""Tile menu: rows, columns. The first has efficiency 1, the others ``tile_<rows>x<columns>``."""
+from hwmodels.kernels.formats import Format, format_of
+from hwmodels.kernels.gemm_cpu import CPU_DEFAULTS, cpu_seconds
+from hwmodels.kernels.tiles import tile_seconds
 
 _CHUNK = 8192
 """Elements worked on at a time: the temporaries stay in the core's cache."""
+
+FORMAT_SPREAD = 0.08
+"""Added to the spread where another format's coefficients stand in: fp8 and fp8_block kernels of one library are that
+far apart at the median on H100 and B200 (gemm_measured.csv)."""
+
+IMPLEMENTATION_SPREAD = 0.08
+"""Added for an implementation that was not measured: rows that differ in nothing else are 8-20% apart (data/README,
+trap 7)."""
+
+CACHE_PER_SM = 0.38 * 2**20
+"""Bytes of L2 for each SM of a device whose catalog entry states none: what A100 and H100 have."""
 
 
 def _assumed(value: float, why: str) -> Coefficient:
@@ -53,33 +65,62 @@ def _assumed(value: float, why: str) -> Coefficient:
 
 GEMM_DEFAULTS = {
     "efficiency": _assumed(0.80, "large GEMMs reach 75-85% of the dense peak on NVIDIA parts"),
-    "tile_128x128": _assumed(0.95, "less reuse of a smaller tile"),
-    "tile_128x64": _assumed(0.80, "less reuse of a smaller tile"),
+    "tile_128x128": _assumed(0.92, "less reuse of a smaller tile"),
+    "tile_256x64": _assumed(0.90, "less reuse of a smaller tile"),
+    "tile_128x64": _assumed(0.75, "less reuse of a smaller tile"),
     "tile_64x64": _assumed(0.60, "less reuse of a smaller tile"),
     "k_ramp": _assumed(150.0, "prologue and epilogue of one tile"),
-    "tail": _assumed(0.6, "between data-parallel (1) and stream-K (0) schedules"),
-    "fill": _assumed(0.5, "split-K recovers part of an unfilled device"),
+    "tail": _assumed(0.5, "between data-parallel (1) and stream-K (0) schedules"),
+    "split_k": _assumed(1000.0, "libraries split loops of a few thousand steps"),
+    "split_traffic": _assumed(3.0, "partial results are written, read and reduced"),
     "throttle": _assumed(0.08, "large GEMMs lose 5-10 points on power-limited parts"),
-    "memory_efficiency": _assumed(0.85, "streams reach 80-90% of the datasheet bandwidth"),
-    "floor": _assumed(4e-6, "shortest kernels take 3-5 us"),
-    "quantise": _assumed(0.0, "activations arrive in the format of the product"),
-    "cpu_efficiency": _assumed(0.5, "a BLAS on a core of a shared host reaches half of its boost-clock peak"),
-    "cpu_half_m": _assumed(12.0, "panel overhead"),
-    "cpu_half_n": _assumed(24.0, "panel overhead"),
-    "cpu_half_k": _assumed(24.0, "panel overhead"),
-    "cpu_read": _assumed(1.0, "operands come from memory once"),
-    "cpu_write": _assumed(1.0, "the result goes to memory once"),
-    "cpu_floor": _assumed(5e-6, "dispatch of one operator in eager PyTorch"),
+    "power_density": _assumed(0.0, "no measured part to compare the power with"),
+    "unaligned": _assumed(1 / 3, "2-byte alignment halves the rate (NVIDIA Matrix Multiplication User's Guide)"),
+    "memory_efficiency": _assumed(0.82, "streams reach 80-90% of the datasheet bandwidth"),
+    "memory_ramp": _assumed(1.5e-6, "two round trips to memory"),
+    "cache_per_sm": _assumed(2.5e10, "bytes/s of L2 for each SM, 16 bytes a clock"),
+    "activation_share": _assumed(0.5, "activations were just written"),
+    "weight_share": _assumed(0.05, "weights were last read a step ago"),
+    "floor": _assumed(3e-6, "shortest kernels take 2-4 us"),
+    "quantise_row": _assumed(0.0, "rows are cheap when the grid is large"),
+    "quantise_pass": _assumed(1.0, "activations are read once in 16 bits and written once"),
+    "spread.large": _assumed(0.15, "residuals of generations that were measured are 5-15%"),
+    "spread.small": _assumed(0.25, "residuals of generations that were measured are 10-25%"),
+    **CPU_DEFAULTS,
 }
 
 
-def gemm_coefficient(device: Device, dtype: str, name: str) -> Coefficient:
-    """``gemm.<dtype>.<name>``, else ``gemm.<name>``, else the assumed value."""
-    names = [f"gemm.{dtype}.{name}"]
-    if dtype in ("bf16", "fp16"):
-        # The two formats run at one speed on every tensor core.
-        names += ["gemm.bf16." + name, "gemm.fp16." + name]
-    return device.find(*names, f"gemm.{name}", default=GEMM_DEFAULTS[name])
+@cache
+def _names(kind: str, form: Format, impl: str, name: str) -> tuple[str, ...]:
+    """Names under which a coefficient may stand, the closest first."""
+    if kind == "cpu":
+        formats: tuple[str, ...] = (form.name, *(f for f in form.like if {f, form.name} == {"bf16", "fp16"}))
+        return (*(f"gemm.{f}.{name}" for f in formats), f"gemm.{name}")
+    impls = list(dict.fromkeys((impl, impl.partition("-")[0]))) if impl else []
+    found = []
+    for f in (form.name, *form.like):
+        found += [f"gemm.{f}.impl.{i}.{name}" for i in impls]
+        found.append(f"gemm.{f}.{name}")
+    return (*found, f"gemm.{name}")
+
+
+def gemm_coefficient(device: Device, dtype: str, name: str, impl: str = "") -> Coefficient:
+    """The coefficient by the look-up of the module docstring.
+
+    Raises
+    ------
+    InputError
+        For an unknown format.
+    """
+    return device.find(*_names(device.kind, format_of(dtype), impl, name), default=GEMM_DEFAULTS[name])
+
+
+def is_large(m: FloatArray, n: FloatArray, k: FloatArray, form: Format, device: Device) -> NDArray[np.bool_]:
+    """Products that leave the cache: dims >= 256, and bytes > 4x L2 or flop > 1e10 (data/README, trap 6)."""
+    cache = device.l2_bytes or CACHE_PER_SM * (device.n_sm or 100)
+    size = form.activation_bytes * m * k + form.weight_bytes * k * n + form.result_bytes * m * n
+    least = np.minimum(np.minimum(m, n), k)
+    return np.asarray((least >= 256) & ((size > 4.0 * cache) | (m * n * k > 0.5e10)))
 
 
 def _positive(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
@@ -96,65 +137,102 @@ def _positive(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
     return result
 
 
-def _gpu_chunk(sizes: list[FloatArray], c: dict[str, float], n_sm: float) -> FloatArray:
-    """Seconds of a slice of the batch (m, n, k, batch); `c` holds plain floats."""
-    m, n, k, batch = sizes
-    per_sm = c["peak"] * c["efficiency"] / n_sm
-    k_work = np.ceil(k * (1 / 16)) * 16.0 + c["k_ramp"]
-    best = np.full(m.shape, np.inf)
-    for rows, columns in TILES:
-        share = 1.0 if (rows, columns) == TILES[0] else c[f"tile_{rows}x{columns}"]
-        tiles = np.ceil(m * (1.0 / rows)) * np.ceil(n * (1.0 / columns))
-        tiles *= batch
-        w = tiles * (1.0 / n_sm)
-        if c["waves"]:
-            full = w + c["tail"] * (np.ceil(w) - w)
-            small = w < 1.0
-            if small.any():
-                full[small] = w[small] ** c["fill"]
-            w = full
-        w *= rows * columns * 2.0 / (per_sm * share)
-        np.minimum(best, w, out=best)
-    flop = 2.0 * m * n * k * batch
-    compute = best * k_work * (1.0 + c["throttle"] * (flop / (flop + 1e12)))
-    traffic = (c["in"] * k * (m + n) + c["out"] * m * n) * batch * (1.0 / (c["bandwidth"] * c["memory_efficiency"]))
-    # In microseconds, so that fourth powers stay far from underflow.
-    compute *= 1e6
-    traffic *= 1e6
-    compute *= compute
-    traffic *= traffic
-    seconds = np.sqrt(np.sqrt(compute * compute + traffic * traffic)) * 1e-6 + c["floor"]
-    if c["quantise"]:
-        seconds += m * k * batch * (c["quantise"] * (2.0 + c["in"]) / c["bandwidth"])
-    return np.where(flop > 0, seconds * c["factor"], 0.0)
-
-
-def _cpu_chunk(sizes: list[FloatArray], c: dict[str, float]) -> FloatArray:
-    """Seconds of a slice of the batch (m, n, k, batch) on one core."""
-    m, n, k, batch = sizes
-    # m/(m+h) written as 1/(1 + h/m) would divide by zero for empty products.
-    work = (m + c["cpu_half_m"]) * (n + c["cpu_half_n"]) * (k + c["cpu_half_k"])
-    moved = c["cpu_read"] * c["in"] * k * (m + n) + c["cpu_write"] * c["out"] * m * n
-    traffic = moved * batch * (1.0 / c["bandwidth"])
-    seconds = c["cpu_floor"] + 2.0 * batch * work / (c["peak"] * c["cpu_efficiency"]) + traffic
-    return np.where(m * n * k * batch > 0, seconds, 0.0)
-
-
-def _numbers(device: Device, dtype: str, impl: str) -> dict[str, float]:
+def _numbers(device: Device, form: Format, impl: str) -> dict[str, float]:
     """Every coefficient of the law as a plain float."""
     names = [name for name in GEMM_DEFAULTS if name.startswith("cpu_") == (device.kind == "cpu")]
-    c = {name: gemm_coefficient(device, dtype, name).value for name in names}
-    c["peak"] = device.peak(dtype)
-    c["bandwidth"] = device.memory_bandwidth
-    c["in"] = DTYPE_BYTES[dtype]
-    c["out"] = 4.0 if dtype in ("fp32", "tf32") else 2.0
-    c["waves"] = float(device.n_sm > 0)
-    c["factor"] = 1.0
-    if impl and device.kind == "gpu":
-        neutral = Coefficient(1.0, "assumed: implementation not measured")
-        names = [f"gemm.{d}.impl.{impl}" for d in (dtype, *(("bf16", "fp16") if dtype in ("bf16", "fp16") else ()))]
-        c["factor"] = device.find(*names, f"gemm.impl.{impl}", default=neutral).value
+    c = {name: device.find(*_names(device.kind, form, impl, name), default=GEMM_DEFAULTS[name]).value for name in names}
+    c |= {"peak": device.peak(form.peak), "bandwidth": device.memory_bandwidth, "tdp": device.tdp_w}
+    c |= {"in": form.weight_bytes, "out": form.result_bytes}
+    if device.kind == "gpu":
+        n_sm = float(device.n_sm or 100)
+        c |= {"a": form.activation_bytes, "b": form.weight_bytes, "element": form.activation_bytes}
+        c["n_sm"] = float(device.n_sm)
+        c["l2"] = device.l2_bytes or CACHE_PER_SM * n_sm
+        c["stream"] = c["bandwidth"] * c["memory_efficiency"]
+        c["cache_bandwidth"] = max(c["cache_per_sm"] * n_sm, c["stream"])
+        plain = device.find(
+            *_names(device.kind, format_of("bf16"), impl, "floor"), default=GEMM_DEFAULTS["floor"]
+        ).value
+        c["launches"] = max(c["floor"] - plain, 0.0) if form.quantised else 0.0
     return c
+
+
+def _missed(size: FloatArray, share: float) -> FloatArray:
+    """Share of `size` bytes that does not stay in a cache of `share` bytes."""
+    x = size * (1.0 / max(share, 1.0))
+    x *= x
+    x *= x
+    return np.asarray(x / (1.0 + x))
+
+
+def _memory_seconds(
+    m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray, c: Mapping[str, float]
+) -> FloatArray:
+    """The memory term of the module docstring."""
+    k_batch = k * batch
+    moved = m * (c["a"] * k_batch + (c["out"] * n) * batch)
+    weights = c["b"] * k_batch * n
+    cold = moved * _missed(moved, c["activation_share"] * c["l2"])
+    cold += weights * _missed(weights, c["weight_share"] * c["l2"])
+    moved += weights
+    moved -= cold
+    moved *= 1.0 / c["cache_bandwidth"]
+    cold *= 1.0 / c["stream"]
+    ramp = c["memory_ramp"]
+    moved += cold
+    if ramp > 0:
+        moved += moved * (ramp / (moved + ramp))
+    return moved
+
+
+def _quantise_seconds(m: FloatArray, k: FloatArray, batch: FloatArray, c: Mapping[str, float]) -> FloatArray:
+    """The quantise term of the module docstring without its launches."""
+    rows = m * batch
+    each_row = c["quantise_row"] / (c["n_sm"] or 100.0)
+    return np.asarray(rows * (each_row + k * (c["quantise_pass"] * (2.0 + c["a"]) / c["stream"])))
+
+
+def _gpu_chunk(sizes: list[FloatArray], c: Mapping[str, float], quantise: bool) -> FloatArray:
+    """Seconds of a slice of the batch (m, n, k, batch); `c` holds plain floats."""
+    m, n, k, batch = sizes
+    # In microseconds, so that fourth powers stay far from underflow.
+    seconds = tile_seconds(m, n, k, batch, c) * 1e6
+    traffic = _memory_seconds(m, n, k, batch, c) * 1e6
+    seconds *= seconds
+    traffic *= traffic
+    seconds *= seconds
+    traffic *= traffic
+    seconds += traffic
+    np.sqrt(seconds, out=seconds)
+    np.sqrt(seconds, out=seconds)
+    seconds *= 1e-6
+    seconds += c["floor"]
+    if quantise:
+        seconds += _quantise_seconds(m, k, batch, c)
+    else:
+        seconds -= c["launches"]
+    empty = np.minimum(np.minimum(m, n), np.minimum(k, batch)) <= 0
+    if empty.any():
+        seconds[empty] = 0.0
+    return seconds
+
+
+def _spread(device: Device, form: Format, impl: str, large: NDArray[np.bool_]) -> FloatArray:
+    """Relative half-width: the residual of the size class, and what a stand-in adds."""
+    lead = device.find(*_names(device.kind, form, impl, "efficiency"), default=GEMM_DEFAULTS["efficiency"])
+    found = []
+    for name in ("spread.large", "spread.small"):
+        own = device.find(*_names(device.kind, form, "", name), default=GEMM_DEFAULTS[name])
+        # A calibration or an anchor brings its own residual; that of the section it lies over says less.
+        found.append(own.value + own.residual if own.rows and own.source == lead.source else lead.residual)
+    extra = 0.0
+    measured = [f for f in (form.name, *form.like) if f"gemm.{f}.efficiency" in device.coefficients]
+    if measured and measured[0] != form.name and {measured[0], form.name} != {"bf16", "fp16"}:
+        extra += FORMAT_SPREAD
+    known = [name for name in _names(device.kind, form, impl, "efficiency") if ".impl." in name]
+    if impl and measured and not any(name in device.coefficients for name in known):
+        extra += IMPLEMENTATION_SPREAD
+    return np.where(large, found[0] + extra, found[1] + extra)
 
 
 def gemm_seconds(
@@ -166,6 +244,7 @@ def gemm_seconds(
     batch: ArrayLike = 1,
     dtype: str = "bf16",
     impl: str = "",
+    quantise: bool = True,
 ) -> Estimate:
     """Time of `batch` independent ``m x n x k`` products in one kernel.
 
@@ -175,10 +254,13 @@ def gemm_seconds(
     m, n, k, batch : array_like
         Dimensions, broadcast against each other; an empty product takes no time.
     dtype : str
-        One of `hwmodels.device.DTYPES`; the device must have a peak for it.
+        One of `hwmodels.kernels.formats.FORMATS` (``bf16``, ``fp8``, ``fp8_block``, ``mxfp8``, ``fp4``, ``int4_wo``
+        ...); the device must have a peak for it.
     impl : str
-        Implementation that runs it (``"torch"``, ``"vllm"``, ``"trtllm"``, ``"sglang"``); one that
-        was not measured runs at the speed of the reference.
+        Implementation that runs it (`hwmodels.implementations`: ``"vidur"``, ``"vllm"``, ``"trtllm"``,
+        ``"sglang"``); one that was not measured runs as the reference with a wider spread.
+    quantise : bool
+        Activations arrive in 16 bits and are turned into a narrower format first. False: the product alone.
 
     Returns
     -------
@@ -188,22 +270,51 @@ def gemm_seconds(
     Raises
     ------
     InputError
-        For a negative or non-finite dimension, or a dtype that the device does not have.
+        For a negative or non-finite dimension, an unknown format, or one that the device does not have.
     """
+    form = format_of(dtype)
     arrays = np.broadcast_arrays(*_positive(m=m, n=n, k=k, batch=batch))
-    c = _numbers(device, dtype, impl)
+    c = _numbers(device, form, impl)
     flat = [np.ascontiguousarray(array).reshape(-1) for array in arrays]
     seconds = np.empty(flat[0].shape)
+    if device.kind == "cpu":
+        for start in range(0, seconds.size, _CHUNK):
+            part = slice(start, start + _CHUNK)
+            m_, n_, k_, batch_ = (array[part] for array in flat)
+            seconds[part] = cpu_seconds(m_, n_, k_, batch_, c)
+        lead = gemm_coefficient(device, dtype, "cpu_efficiency")
+        return Estimate.of(seconds.reshape(arrays[0].shape), lead.residual)
+    large = np.empty(seconds.shape, np.bool_)
+    cast = quantise and form.quantised
     for start in range(0, seconds.size, _CHUNK):
         part = slice(start, start + _CHUNK)
         piece = [array[part] for array in flat]
-        if device.kind == "cpu":
-            seconds[part] = _cpu_chunk(piece, c)
-        else:
-            seconds[part] = _gpu_chunk(piece, c, float(device.n_sm or 100))
-    name = "cpu_efficiency" if device.kind == "cpu" else "efficiency"
-    spread = gemm_coefficient(device, dtype, name).residual
-    return Estimate.of(seconds.reshape(arrays[0].shape), spread)
+        seconds[part] = _gpu_chunk(piece, c, cast)
+        large[part] = is_large(piece[0], piece[1], piece[2], form, device)
+    shape = arrays[0].shape
+    return Estimate.of(seconds.reshape(shape), _spread(device, form, impl, large).reshape(shape))
+
+
+def quantise_seconds(
+    device: Device, m: ArrayLike, k: ArrayLike, *, batch: ArrayLike = 1, dtype: str = "fp8", impl: str = ""
+) -> Estimate:
+    """Time to turn ``m x k`` activations from 16 bits into `dtype`; zero for formats that take them as they are.
+
+    ``gemm_seconds(...)`` is this plus ``gemm_seconds(..., quantise=False)``.
+
+    Raises
+    ------
+    InputError
+        As `gemm_seconds`.
+    """
+    form = format_of(dtype)
+    arrays = np.broadcast_arrays(*_positive(m=m, k=k, batch=batch))
+    if device.kind == "cpu" or not form.quantised:
+        return Estimate.of(np.zeros(arrays[0].shape))
+    c = _numbers(device, form, impl)
+    m_, k_, batch_ = arrays
+    seconds = np.where(m_ * k_ * batch_ > 0, _quantise_seconds(m_, k_, batch_, c) + c["launches"], 0.0)
+    return Estimate.of(seconds, _spread(device, form, impl, np.zeros(seconds.shape, np.bool_)))
 
 
 def grouped_gemm_seconds(
@@ -215,22 +326,53 @@ def grouped_gemm_seconds(
     *,
     dtype: str = "bf16",
     impl: str = "",
+    skew: ArrayLike = 0.0,
+    quantise: bool = True,
 ) -> Estimate:
-    """Time of one grouped GEMM: `groups` experts with `m` rows each.
+    """Time of one grouped GEMM: `groups` experts with `m` rows each, on average.
 
-    The groups share one launch and one set of waves, so it is the batched law with a batch
-    of `groups`; what its tile scheduler loses is the coefficient ``gemm.grouped_factor``.
+    The groups share one launch and one set of waves, so it is the batched law with a batch of `groups`; what the tile
+    scheduler loses is the coefficient ``gemm.grouped_factor``. Two things make experts unequal. With fewer rows
+    than experts (m < 1) only ``m x groups`` of them have work and have their weights read. With unequal rows the
+    experts end inside a tile: on average half a tile more than the rows fill, instead of what the mean leaves over.
+
+    Parameters
+    ----------
+    skew : array_like
+        Standard deviation of the rows of an expert over their mean; 0 = all equal.
 
     Raises
     ------
     InputError
-        As `gemm_seconds`.
+        As `gemm_seconds`; also for a negative skew.
     """
     # DeepGEMM's own tables: grouped fp8 kernels run at 0.9-1.0 of the dense ones of equal total size.
     assumed = Coefficient(1.05, "assumed: DeepGEMM README tables, grouped 0-10% below dense", 0, 0.1)
     factor = device.find("gemm.grouped_factor", default=assumed)
-    estimate = gemm_seconds(device, m, n, k, batch=groups, dtype=dtype, impl=impl) * factor.value
+    rows, active, uneven = _positive(m=m, groups=groups, skew=skew)
+    some = rows > 0
+    active = np.where(some, active * np.minimum(rows, 1.0), 0.0)
+    rows = np.where(some, np.maximum(rows, 1.0), 0.0)
+    if uneven.any() and device.kind == "gpu":
+        rows = _uneven_rows(rows, uneven)
+    estimate = gemm_seconds(device, rows, n, k, batch=active, dtype=dtype, impl=impl, quantise=quantise) * factor.value
     return Estimate.of(estimate.mid, estimate.spread + factor.residual)
+
+
+_SMALLEST_TILE = 64.0
+
+
+def _uneven_rows(rows: FloatArray, skew: FloatArray) -> FloatArray:
+    """Rows of equal experts that fill as many of the smallest tiles as unequal ones do on average.
+
+    Rows spread evenly over more than a tile fill ``rows/64 + 1/2`` tiles on average; a narrower spread (standard
+    deviation x sqrt(12) is its width) counts in proportion. Never fewer than equal experts need.
+    """
+    equal = np.ceil(rows / _SMALLEST_TILE)
+    spread = np.minimum(rows * skew * math.sqrt(12.0) / _SMALLEST_TILE, 1.0)
+    mean = np.maximum(equal + spread * (rows / _SMALLEST_TILE + 0.5 - equal), equal)
+    # Inside its last tile a group costs memory traffic by its rows: only whole tiles are added.
+    return np.asarray(rows + (mean - equal) * _SMALLEST_TILE)
 
 
 def flops(m: ArrayLike, n: ArrayLike, k: ArrayLike, batch: ArrayLike = 1) -> FloatArray:

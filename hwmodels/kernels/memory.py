@@ -5,6 +5,10 @@
 
 `ramp` bytes are what the device could have moved while a kernel fills and drains it; it is
 latency x bandwidth (Little's law), so the law is the usual alpha-beta line of a stream.
+
+A tensor that the kernel before has just written (`resident`) may lie in the last-level cache, which serves a
+stream `cache_speed` times as fast as memory while it fits: ``bandwidth x (1 - h + h cache_speed)`` with
+``h = 1 / (1 + (bytes / cache)^8)``. `hwmodels.kernels.traffic` says what each kind of kernel moves.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from hwmodels.device import Coefficient, Device
 from hwmodels.estimate import Estimate
+from hwmodels.kernels.cache import cached_share
 from hwmodels.kernels.gemm import _positive
 
 MEMORY_DEFAULTS = {
@@ -28,6 +33,13 @@ MEMORY_DEFAULTS = {
     ),
     "ramp_s": Coefficient(1.5e-6, "assumed: time to fill and drain the device", 0, 0.5),
     "launch": Coefficient(2.0e-6, "assumed: shortest elementwise kernels take 2-3 us", 0, 0.5),
+    "cache_speed": Coefficient(
+        2.0,
+        "assumed: L2 reads of A100 and H100 run at 2-3 times the memory bandwidth (decode rows of L40S whose cache "
+        "fits: 2.5-4 times, attention.decode.cache_speed)",
+        0,
+        0.5,
+    ),
 }
 
 
@@ -37,7 +49,7 @@ def memory_coefficient(device: Device, name: str, impl: str = "") -> Coefficient
     return device.find(*names, f"memory.{name}", default=MEMORY_DEFAULTS[name])
 
 
-def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "") -> Estimate:
+def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "", resident: ArrayLike = False) -> Estimate:
     """Time of one kernel that moves `nbytes` in total, read and written.
 
     Parameters
@@ -48,6 +60,8 @@ def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "") -> Esti
     impl : str
         Implementation with coefficients of its own (``memory.<impl>.efficiency``); one that
         was not measured takes the device's.
+    resident : array_like of bool
+        What is read was written by the kernel before: the cache serves it while it fits.
 
     Raises
     ------
@@ -57,5 +71,9 @@ def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "") -> Esti
     (size,) = _positive(nbytes=nbytes)
     efficiency = memory_coefficient(device, "efficiency", impl)
     start = memory_coefficient(device, "launch", impl).value + memory_coefficient(device, "ramp_s", impl).value
-    seconds = start + size / (device.memory_bandwidth * efficiency.value)
-    return Estimate.of(np.where(size > 0, seconds, 0.0), efficiency.residual)
+    seconds = size / (device.memory_bandwidth * efficiency.value)
+    warm = np.asarray(resident, dtype=bool)
+    if warm.any() and device.l2_bytes:
+        hit = np.where(warm, cached_share(size, device.l2_bytes), 0.0)
+        seconds = seconds / (1.0 + hit * (memory_coefficient(device, "cache_speed", impl).value - 1.0))
+    return Estimate.of(np.where(size > 0, start + seconds, 0.0), efficiency.residual)

@@ -159,17 +159,23 @@ class Fabric:
             return 0.0
         return self.inter.bandwidth * max(1.0, self.ports_per_node / self.gpus_per_node)
 
-    def side_by_side(self, shape: GroupShape) -> FloatArray:
-        """Groups of this shape that share the ports of a node: its stride, as far as they fit in.
+    def side_by_side(self, ranks: FloatArray, stride: FloatArray) -> FloatArray:
+        """Groups that share the ports of a node: the stride, as far as they fit in.
 
         Neighbours `s` ranks apart leave room for `s` groups in step with each other; a group of stride 1 over
         several nodes has its nodes to itself. A stride of a node or more leaves a group for each of its GPUs.
         """
-        ranks = np.maximum(np.asarray(shape.ranks_per_node, np.float64), 1.0)
-        room = np.maximum(np.floor(self.gpus_per_node / ranks), 1.0)
-        return np.asarray(np.clip(np.asarray(shape.stride, np.float64), 1.0, room))
+        room = np.maximum(np.floor(self.gpus_per_node / np.maximum(ranks, 1.0)), 1.0)
+        return np.asarray(np.clip(stride, 1.0, room))
 
     def group_bandwidth(self, shape: GroupShape, pattern: str = "ring") -> FloatArray:
+        """`rail_bandwidth` of a `GroupShape`."""
+        ranks, nodes, stride = (np.asarray(a, np.float64) for a in (shape.ranks_per_node, shape.nodes, shape.stride))
+        return self.rail_bandwidth(ranks, nodes, stride, pattern)
+
+    def rail_bandwidth(
+        self, ranks: FloatArray, nodes: FloatArray, stride: FloatArray, pattern: str = "ring"
+    ) -> FloatArray:
         """Bytes/s per direction out of one node of each group, while its siblings run as well.
 
         The node's ports are shared by `side_by_side` groups, and a group has no more than its GPUs' own ports::
@@ -181,8 +187,8 @@ class Fabric:
 
         Parameters
         ----------
-        shape : GroupShape
-            Any shape of arrays.
+        ranks, nodes, stride : ndarray
+            As the fields of `GroupShape`; broadcast against each other.
         pattern : {'ring', 'all_to_all', 'pair'}
             ``ring``: each node sends to the next of its group (rings and trees in node order); ``all_to_all``: to
             all of them alike; ``pair``: one rank to one rank, over one port.
@@ -198,13 +204,11 @@ class Fabric:
             For an unknown pattern.
         """
         if pattern not in PATTERNS:
-            raise InputError(Fault(f"pattern is {pattern!r}", "group_bandwidth", fix=", ".join(PATTERNS)))
-        ranks, nodes, stride = np.broadcast_arrays(
-            np.asarray(shape.ranks_per_node, np.float64), np.asarray(shape.nodes, np.float64), shape.stride
-        )
+            raise InputError(Fault(f"pattern is {pattern!r}", "rail_bandwidth", fix=", ".join(PATTERNS)))
+        ranks, nodes, stride = np.broadcast_arrays(ranks, nodes, stride)
         if self.inter is None:
             return np.zeros(ranks.shape)
-        groups = self.side_by_side(shape)
+        groups = self.side_by_side(ranks, stride)
         apart = np.maximum(np.floor(stride / self.gpus_per_node), 1.0)
         if self.torus:
             whole = torus_bandwidth(self.inter.bandwidth, self.torus, nodes, apart, pattern)

@@ -7,12 +7,48 @@ from pathlib import Path
 import numpy as np
 
 from hwmodels import catalog, measured
-from hwmodels.fit.attention import REFERENCE_KERNELS, attention_predict
+from hwmodels.device import Device
+from hwmodels.estimate import Estimate
+from hwmodels.kernels.attention import attention_seconds
+from hwmodels.measured import Rows
 from hwmodels.validation.scored import Scored, keys
+
+LONG = 1024
+"""Queries from which a prefill counts as long."""
+EIGHT_BIT = ("fp8", "int8")
+
+
+def predict(device: Device, rows: Rows, impl: str, dtype: str, kv_dtype: str) -> Estimate:
+    """Price of rows that share device, implementation and formats: forward, or forward and backward together.
+
+    Rows that do not say so are causal; a prefill of one query is a prefill.
+    """
+    w, n = rows.words, rows.numbers
+    arguments = {
+        "batch": n["batch"], "q_len": n["q_len"], "kv_len": n["kv_len"], "n_heads": n["n_heads"],
+        "n_kv_heads": n["n_kv_heads"], "qk_dim": n["head_dim"], "v_dim": n["head_dim"],
+        "causal": np.where(np.isnan(n["causal"]), 1.0, n["causal"]),
+    }  # fmt: skip
+    mid, spread = np.zeros(len(rows)), np.zeros(len(rows))
+    for phase, its in (("decode", w["phase"] == "decode"), ("prefill", w["phase"] != "decode")):
+        if not its.any():
+            continue
+        part = {name: value[its] for name, value in arguments.items()}
+        price = attention_seconds(
+            device, **part, direction="forward", dtype=dtype, kv_dtype=kv_dtype, impl=impl, phase=phase
+        )
+        mid[its], spread[its] = price.mid, price.spread
+    both = w["direction"] == "fwd+bwd"
+    if both.any():
+        part = {name: value[both] for name, value in arguments.items()}
+        back = attention_seconds(device, **part, direction="backward", dtype=dtype, kv_dtype=kv_dtype, impl=impl)
+        total = Estimate.of(mid[both], spread[both]) + back
+        mid[both], spread[both] = total.mid, total.spread
+    return Estimate.of(mid, spread)
 
 
 def score(path: Path) -> Scored:
-    """Groups are device, phase, direction, kernel and length class.
+    """Groups are device, phase, direction, implementation, formats and length class.
 
     Raises
     ------
@@ -22,24 +58,39 @@ def score(path: Path) -> Scored:
     rows = measured.attention(path)
     w, n = rows.words, rows.numbers
     out = Scored.empty(str(path), "attention", rows, n["time_us"] * 1e-6)
-    for device_name, kernel, dtype in {
-        (d, k, t) for d, k, t in zip(w["device"], w["kernel"], w["law_dtype"], strict=True)
-    }:
-        its = (w["device"] == device_name) & (w["kernel"] == kernel) & (w["law_dtype"] == dtype)
-        if device_name not in REFERENCE_KERNELS:
-            out.reason[its] = "attention was not fitted on this device"
+    cells = list(zip(w["device"], w["impl"], w["law_dtype"], w["law_kv_dtype"], strict=True))
+    for cell in sorted(set(cells)):
+        device_name, impl, dtype, kv_dtype = (str(word) for word in cell)
+        its = np.asarray([c == cell for c in cells])
+        if not device_name or not dtype or not kv_dtype:
+            out.reason[its] = "device not in the catalog" if not device_name else "no law for this number format"
             continue
-        if dtype not in ("bf16", "fp16"):
-            out.reason[its] = "the attention law is for 16-bit formats"
+        device = catalog.device(device_name)
+        if dtype not in device.peak_flops:
+            out.reason[its] = f"{device_name} has no {dtype} peak"
             continue
-        impl = "flash" if kernel in REFERENCE_KERNELS[str(device_name)] else str(kernel)
-        out.predicted_s[its] = attention_predict(catalog.device(str(device_name)), rows.take(its), impl)
-        out.x[its] = n["batch"][its] * n["n_heads"][its] * n["q_len"][its] * n["kv_len"][its] * n["head_dim"][its]
-        length = np.where(n["q_len"][its] >= 1024, " >=1k", " <1k")
-        length = np.where(w["phase"][its] == "decode", "", length)
-        lead = [f"attention {device_name} {p} {d}" for p, d in zip(w["phase"][its], w["direction"][its], strict=True)]
-        out.group[its] = [f"{a} {kernel}{s}" for a, s in zip(lead, length, strict=True)]
-        out.pool[its] = [f"{a}{s}" for a, s in zip(lead, length, strict=True)]
-        sizes = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "causal")
-        out.key[its] = keys(out.group[its], w["dtype"][its], *(n[c][its] for c in sizes))
+        price = predict(device, rows.take(its), impl or "flash", dtype, kv_dtype)
+        out.predicted_s[its], out.spread[its] = price.mid, price.spread
+        _label(out, rows, its, device_name, impl, dtype, kv_dtype)
     return out
+
+
+def _label(
+    out: Scored, rows: Rows, its: np.ndarray[tuple[int], np.dtype[np.bool_]], device: str, impl: str, dtype: str,
+    kv_dtype: str,
+) -> None:  # fmt: skip
+    w, n = rows.words, rows.numbers
+    pairs = n["batch"] * n["n_heads"] * n["q_len"] * n["kv_len"] * n["head_dim"]
+    cache = n["batch"] * n["n_kv_heads"] * n["kv_len"] * n["head_dim"] * 2.0 * (1.0 if kv_dtype in EIGHT_BIT else 2.0)
+    decode = w["phase"] == "decode"
+    out.x[its] = np.where(decode, cache, 4.0 * pairs * np.where(n["causal"] > 0, 0.5, 1.0))[its]
+    size = np.where(decode, "", np.where(n["q_len"] >= LONG, ">=1k", "<1k"))
+    formats = dtype if kv_dtype == dtype else f"{dtype}/kv {kv_dtype}"
+    lead = [f"attention {device} {p} {d}" for p, d in zip(w["phase"][its], w["direction"][its], strict=True)]
+    ends = [f" {s}" if s else "" for s in size[its]]
+    out.group[its] = [f"{a} {impl or 'unstated'} {formats}{e}" for a, e in zip(lead, ends, strict=True)]
+    out.pool[its] = [f"{a}{e}" for a, e in zip(lead, ends, strict=True)]
+    if "size" in out.tags:
+        out.tags["size"][its] = size[its]
+    sizes = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "causal")
+    out.key[its] = keys(out.group[its], *(n[c][its] for c in sizes))

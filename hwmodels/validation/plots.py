@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ from hwmodels.estimate import FloatArray
 from hwmodels.validation.cases import Cases, Words
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C8C00")
+MARKERS = ("o", "s", "^", "D")
+"""Of measured rows; the next one each time the colours begin again."""
+
+TICKS = (
+    # largest over smallest ratio shown, ticks
+    (2.5, (0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)),
+    (7.0, (0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)),
+    (np.inf, (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)),
+)
 LEAST_ROWS = 5
 """Fewer rows make no plot."""
 
@@ -38,7 +48,7 @@ def draw(cases: Cases, folder: Path) -> list[Path]:
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in (*rooflines(plt, cases), *bandwidths(plt, cases), *errors(plt, cases)):
+        for name, figure in chain(rooflines(plt, cases), bandwidths(plt, cases), errors(plt, cases)):
             path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-').lower()}.png"
             figure.savefig(path, dpi=110)
             plt.close(figure)
@@ -75,9 +85,10 @@ def _pair(plt: Any, title: str) -> tuple[Any, Any, Any]:
     return figure, above, below
 
 
-def _dots(axis: Any, x: FloatArray, measured: FloatArray, predicted: FloatArray, colour: str, label: str) -> None:
-    """Measured dots with a name for the legend, predicted crosses in the same colour."""
-    axis.plot(x, measured, "o", color=colour, markersize=3.5, alpha=0.45, markeredgewidth=0, label=label)
+def _dots(axis: Any, x: FloatArray, measured: FloatArray, predicted: FloatArray, i: int, label: str) -> None:
+    """Measured dots with a name for the legend, predicted crosses in the same colour: that of series `i`."""
+    colour, marker = COLOURS[i % len(COLOURS)], MARKERS[i // len(COLOURS) % len(MARKERS)]
+    axis.plot(x, measured, marker, color=colour, markersize=3.5, alpha=0.45, markeredgewidth=0, label=label)
     axis.plot(x, predicted, "x", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0.7)
 
 
@@ -91,9 +102,9 @@ def _finish_ratio(axis: Any, label: str) -> None:
     axis.set_yscale("log", base=2)
     low, high = axis.get_ylim()
     axis.set_ylim(max(min(low, 0.66), 0.1), min(max(high, 1.5), 10.0))
-    ticks = (0.125, 0.25, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 4.0, 8.0)
     low, high = axis.get_ylim()
-    axis.set_yticks([t for t in ticks if low <= t <= high], [f"{t:g}" for t in ticks if low <= t <= high])
+    shown = [t for t in next(ticks for most, ticks in TICKS if high / low <= most) if low <= t <= high]
+    axis.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axis.minorticks_off()
     axis.set_ylabel("measured time /\npredicted time")
     axis.set_xlabel(label)
@@ -116,15 +127,20 @@ def rooflines(plt: Any, cases: Cases) -> Iterator[tuple[str, Any]]:
         figure, above, below = _pair(plt, f"GEMM on {name}: measured (dots) and predicted (crosses)")
         intensity = its.amounts["flops"] / its.amounts["bytes"]
         above.set_yscale("log")
+        roofs: set[float] = set()
         span = np.geomspace(intensity.min(), intensity.max(), 200)
-        for colour, (dtype, kept) in zip(COLOURS, _named(its.tags["dtype"]), strict=False):
+        for i, (dtype, kept) in enumerate(_named(its.tags["dtype"])):
+            colour = COLOURS[i % len(COLOURS)]
             x, part = intensity[kept], its.take(kept)
             rate = part.amounts["flops"] / 1e12
-            _dots(above, x, rate / part.measured_s, rate / part.predicted_s, colour, dtype)
+            _dots(above, x, rate / part.measured_s, rate / part.predicted_s, i, dtype)
             peak = device.peak_flops.get(dtype.partition("_")[0])
-            if peak is not None:
+            if peak is not None and peak not in roofs:
+                roofs.add(peak)
                 roof = np.minimum(span * device.memory_bandwidth, peak) / 1e12
-                above.plot(span, roof, "-", color=colour, linewidth=1.0, label=f"{dtype} datasheet roof")
+                above.plot(
+                    span, roof, "-", color=colour, linewidth=1.0, label=f"datasheet roof, {peak / 1e12:,.0f} TFLOP/s"
+                )
             _ratio(below, x, part, colour)
         above.set_ylabel("achieved TFLOP/s")
         above.legend(fontsize=7, ncols=2, loc="lower right", framealpha=0.9)
@@ -159,7 +175,10 @@ def bandwidths(plt: Any, cases: Cases) -> Iterator[tuple[str, Any]]:
                 row = row.take(order)
                 n, size = row.amounts["n_gpus"], row.amounts["bytes"]
                 bus = size * BUS.get(op, np.ones_like)(n) / 1e9
-                above.plot(size, bus / row.measured_s, "o", color=colour, markersize=3.5, alpha=0.7, markeredgewidth=0)
+                marker = MARKERS[i // len(COLOURS) % len(MARKERS)]
+                above.plot(
+                    size, bus / row.measured_s, marker, color=colour, markersize=3.5, alpha=0.7, markeredgewidth=0
+                )
                 style = ("-", "--", ":", "-.")[i // len(COLOURS) % 4]
                 above.plot(size, bus / row.predicted_s, style, color=colour, linewidth=1.2, label=label)
                 _ratio(below, size, row, colour)
@@ -171,36 +190,39 @@ def bandwidths(plt: Any, cases: Cases) -> Iterator[tuple[str, Any]]:
 
 def _series(part: Cases) -> Words:
     """What a line of the plot is: ranks, nodes and implementation."""
-    columns = (part.amounts["n_gpus"], part.amounts["n_nodes"], part.tags["implementation"], part.tags["custom"])
+    columns = (part.amounts["n_gpus"], part.amounts["n_nodes"], part.tags["implementation"])
     return np.asarray(
         [
-            f"{int(n)} ranks"
-            + (f", {int(k)} nodes" if k > 1 else "")
-            + "".join(f", {w}" for w in dict.fromkeys((i, c)) if w)
-            for n, k, i, c in zip(*columns, strict=True)
+            f"{int(n)} ranks" + (f", {int(k)} nodes" if k > 1 else "") + (f", {word}" if word else "")
+            for n, k, word in zip(*columns, strict=True)
         ],
         object,
     )
 
 
 def errors(plt: Any, cases: Cases) -> Iterator[tuple[str, Any]]:
-    """Attention and expert exchange: time against size, and measured over predicted, for each device."""
-    for kind, tag, label in (("attention", "phase", "FLOP (prefill, training) or bytes of KV cache read (decode)"),
-                             ("expert", "op", "bytes exchanged by a rank")):  # fmt: skip
+    """Attention and expert exchange: time against size for each device and phase or op."""
+    for kind, tag in (("attention", "phase"), ("expert", "op")):
         rows = cases.take(np.asarray((cases.kind == kind) & (cases.x > 0), np.bool_))
         for device, where in _named(rows.tags["device"]):
             there = rows.take(where)
             for word, mask in _named(there.tags[tag]):
                 part = there.take(mask)
-                if len(part) < LEAST_ROWS:
-                    continue
-                figure, above, below = _pair(plt, f"{kind} {word} on {device}: measured (dots) and predicted (crosses)")
-                above.set_yscale("log")
-                for colour, (name, kept) in zip(COLOURS * 3, _named(part.tags["implementation"]), strict=False):
-                    row = part.take(kept)
-                    _dots(above, row.x, row.measured_s * 1e6, row.predicted_s * 1e6, colour, name)
-                    _ratio(below, row.x, row, colour)
-                above.set_ylabel("time, microseconds")
-                above.legend(fontsize=7, loc="upper left", framealpha=0.9)
-                _finish_ratio(below, label)
-                yield f"{kind} {device} {word}", figure
+                if len(part) >= LEAST_ROWS:
+                    yield f"{kind} {device} {word}", _times(plt, part, kind, f"{kind} {word} on {device}", word)
+
+
+def _times(plt: Any, part: Cases, kind: str, title: str, word: str) -> Any:
+    """The figure of `errors` for one device and phase: one colour an implementation."""
+    figure, above, below = _pair(plt, f"{title}: measured (dots) and predicted (crosses)")
+    above.set_yscale("log")
+    names = np.where(part.tags["implementation"] == "", "not stated", part.tags["implementation"]).astype(object)
+    for i, (name, kept) in enumerate(_named(names)):
+        row, colour = part.take(kept), COLOURS[i % len(COLOURS)]
+        _dots(above, row.x, row.measured_s * 1e6, row.predicted_s * 1e6, i, name)
+        _ratio(below, row.x, row, colour)
+    above.set_ylabel("time, microseconds")
+    above.legend(fontsize=7, loc="upper left", framealpha=0.9)
+    size = "bytes that a rank exchanges" if kind == "expert" else "FLOP"
+    _finish_ratio(below, "bytes of KV cache that are read" if word == "decode" else size)
+    return figure

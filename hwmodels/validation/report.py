@@ -12,6 +12,8 @@ from hwmodels.validation.cases import Cases, grouped
 from hwmodels.validation.scored import Scored
 from hwmodels.validation.targets import Reached, evaluate
 
+NO_TIME = "the law gives no time: nothing is done"
+
 BY = {"implementation": "group", "pool": "pool"}
 """``--by``: groups with the implementation, or with all implementations together."""
 
@@ -30,7 +32,7 @@ def summary(scored: Iterable[Scored], by: str = "implementation", extra: Iterabl
     parts = list(scored)
     cases = Cases.of(parts)
     skipped = [
-        {"id": f"{Path(part.file).name}:{line}", "reason": str(reason) or "not priced"}
+        {"id": f"{Path(part.file).name}:{line}", "reason": str(reason) or NO_TIME}
         for part in parts
         for line, reason in zip(part.line[~part.predicted], part.reason[~part.predicted], strict=True)
     ]
@@ -65,7 +67,22 @@ def group_cells(group: Mapping[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def target_cells(line: Mapping[str, Any]) -> list[str]:
+def target_rows(lines: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """The table of targets; what a target is and of which member stand on the first of their lines only."""
+    rows, before = [], ("", "")
+    for line in lines:
+        now = (line["what"], line["member"])
+        cells = _target_cells(line)
+        if now == before:
+            cells[1] = ""
+        if now[0] == before[0]:
+            cells[0] = ""
+        rows.append(cells)
+        before = now
+    return rows
+
+
+def _target_cells(line: Mapping[str, Any]) -> list[str]:
     """One line of the table of targets."""
 
     def said(value: float | None) -> str:
@@ -112,7 +129,7 @@ def predictions(parts: Iterable[Scored]) -> str:
             lead = [f"{name}:{part.line[i]}", part.kind]
             if not done[i]:
                 writer.writerow(
-                    [*lead, "", f"{part.measured_s[i]:.6g}", "", "", "", "", part.reason[i] or "not priced"]
+                    [*lead, "", f"{part.measured_s[i]:.6g}", "", "", "", "", part.reason[i] or NO_TIME]
                 )
                 continue
             mid, wide = float(part.predicted_s[i]), 1.0 + float(part.spread[i])
@@ -135,7 +152,7 @@ def markdown(result: Mapping[str, Any], command: str) -> str:
         "",
         f"{result['predicted']} of {result['rows']} rows are predicted; {verdict(result)}.", "",
         "## Targets", "",
-        *_table(TARGET_HEADER, [target_cells(line) for line in result["targets"]], left=3), "",
+        *_table(TARGET_HEADER, target_rows(result["targets"]), left=3), "",
         "## Groups, all implementations together", "",
         *_table(GROUP_HEADER, [group_cells(group) for group in result["groups"]]), "",
         "## Rows that are not predicted", "",

@@ -104,8 +104,8 @@ class Scored:
 
     @property
     def predicted(self) -> NDArray[np.bool_]:
-        """Rows that were predicted."""
-        return np.asarray(self.group != "", dtype=np.bool_)
+        """Rows that were predicted: they have a group and a time (a group of one rank exchanges nothing)."""
+        return np.asarray((self.group != "") & (self.predicted_s > 0), dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,9 @@ def fitted(base: Cluster, rows: Any) -> Cluster:
 
 def figures(found: Cluster) -> dict[str, Any]:
     """Name -> value, rows and residual of everything that was fitted."""
-    shown = {**found.device.coefficients, "overlap": found.overlap}
+    shown = dict(found.device.coefficients)
+    if found.overlap is not None:
+        shown["overlap"] = found.overlap
     if found.skew is not None:
         shown["skew"] = found.skew
     if found.fabric.tables_source is not None:

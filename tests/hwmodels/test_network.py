@@ -73,3 +73,55 @@ def test_networkx_is_not_imported_before_a_graph_is_asked_for() -> None:
 def test_pickles_for_worker_processes() -> None:
     cluster = clusters.load("gb200-nvl72:2")
     assert pickle.loads(pickle.dumps(cluster)) == cluster
+
+
+TIERS = """
+name: tiers
+pools: [{device: a100-pcie-80gb, gpus_per_node: 4, nodes: 16}]
+fabric:
+  intra_node: nvlink3-bridge
+  inter_node: {link: infiniband-hdr, ports_per_node: 2, oversubscription: 1.5, leaf_nodes: 4, pod_nodes: 8,
+               pod_oversubscription: 2, spines: 2}
+  pcie: {sockets: 2, gpus_per_switch: 2, socket_bandwidth: 20GB/s, source: lab book 2026}
+context: 1GiB
+context_source: lab book 2026
+"""
+
+
+def test_tiers_and_tori_in_cluster_files() -> None:
+    cluster = clusters.parse(TIERS, "tiers.yaml")
+    fabric = cluster.fabric
+    assert (fabric.leaf_nodes, fabric.pod_nodes, fabric.pod_oversubscription, fabric.spines) == (4, 8, 2.0, 2)
+    assert fabric.pcie.socket_bandwidth == 20e9 and fabric.intra.beyond == 31e9
+    again = clusters.parse(clusters.to_yaml(cluster), "again.yaml").fabric
+    for name in ("leaf_nodes", "pod_nodes", "pod_oversubscription", "spines", "torus", "pcie", "intra", "inter"):
+        assert getattr(again, name) == getattr(fabric, name), name
+    # Of two ports of 25 GB/s, a group of one rank in each of 16 nodes (four side by side): a quarter of 50 GB/s,
+    # its ring crosses a leaf's uplinks once for four nodes, a pod's once for eight: nothing is lost.
+    one = GroupShape(np.asarray(1), np.asarray(16), np.asarray(4))
+    assert float(fabric.group_bandwidth(one)) == pytest.approx(12.5e9)
+    # All to all: 15 / (12 x 1.5) at the leaves, 15 / (8 x 3) at the pods, which is less.
+    assert float(fabric.group_bandwidth(one, "all_to_all")) == pytest.approx(12.5e9 * 15 / 24)
+    assert clusters.load("tpu-v5e:256").fabric.torus == (16, 16)
+    assert clusters.load("tpu-v5p:64").fabric.torus == (4, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("pod_nodes: 8", "pod_nodes: 6", "whole leaves of 4"),
+        ("pod_nodes: 8,", "", "there is no pod"),
+        ("oversubscription: 1.5", "oversubscription: 0.5", "oversubscription"),
+        ("spines: 2", "spines: 0", "spines"),
+        ("spines: 2", "topology: torus, torus: [4, 3]", "product is 12"),
+        ("spines: 2", "topology: torus", "belong together"),
+        ("spines: 2", "rails: 2", "unknown key 'rails'"),
+        ("socket_bandwidth: 20GB/s, ", "", "socket_bandwidth"),
+        ("source: lab book 2026}", "}", "source"),
+    ],
+)
+def test_bad_tiers_are_named_with_their_line(old: str, new: str, words: str) -> None:
+    assert old in TIERS
+    with pytest.raises(InputError, match=words) as error:
+        clusters.parse(TIERS.replace(old, new, 1), "tiers.yaml")
+    assert str(error.value).startswith("tiers.yaml:")

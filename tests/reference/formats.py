@@ -31,10 +31,10 @@ class Scaled:
 SCALED = {
     "fp8-delayed": Scaled("fp8", "delayed", 1.0, (1, 1), (1, 1)),
     "fp8-current": Scaled("fp8", "current", 1.0, (2, 2), (2, 2)),  # the maximum first
-    "fp8-block": Scaled("fp8", "block", 1.0 + 4 / 128, (1, 1), (1, 1)),
-    "mxfp8": Scaled("fp8", "mx", 1.0 + 1 / 32, (1, 1), (1, 1)),
+    "fp8-block": Scaled("fp8_block", "block", 1.0 + 4 / 128, (1, 1), (1, 1)),
+    "mxfp8": Scaled("mxfp8", "mx", 1.0 + 1 / 32, (1, 1), (1, 1)),
     # both maxima in one pass, rows cast, transformed columns cast
-    "nvfp4": Scaled("fp4", "nv", 0.5 + 1 / 16, (3, 2), (3, 2)),
+    "nvfp4": Scaled("nvfp4", "nv", 0.5 + 1 / 16, (3, 2), (3, 2)),
 }
 
 

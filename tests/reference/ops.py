@@ -37,6 +37,8 @@ class Item:
     """Runs in every micro-batch but the first."""
     first: bool = False
     """Runs in the first micro-batch alone."""
+    slow: tuple[float, float] = (1.0, 1.0)
+    """By how much compute and the collective are slower side by side."""
 
 
 @dataclass
@@ -101,7 +103,7 @@ class Rank:
     def gemm(self, name: str, way: str, m: float, n: float, k: float, *, batch: float = 1.0, impl: str = "",
              rerun: str = "full", law: str = "") -> None:  # fmt: skip
         one = kernels.gemm_seconds(
-            self.cluster.device, m, n, k, batch=batch, dtype=law or self.dtype, impl=impl
+            self.cluster.device, m, n, k, batch=batch, dtype=law or self.dtype, impl=impl, quantise=False
         )
         self.kernel(name, way, float(one.mid), rerun=rerun)
 
@@ -190,7 +192,7 @@ class Rank:
         ):
             if way == "W" and self.lora is not None:
                 continue
-            one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=law)
+            one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=law, quantise=False)
             self.kernel(name + suffix, way, float(one.mid))
 
     def moved(self, name: str, way: str, nbytes: float, launches: float = 1.0, rerun: str = "full") -> None:
@@ -208,7 +210,8 @@ class Rank:
         if size == 1:
             return
         one = self.seconds_of(op, nbytes, size, stride)
-        self.items.append(Item(name, way, one * runs, runs, "ep" if axis == "etp" else axis, behind, rerun))
+        self.items.append(Item(name, way, one * runs, runs, "ep" if axis == "etp" else axis, behind, rerun,
+                               slow=slow_beside(self.cluster, op, size, stride)))  # fmt: skip
 
     # -- tensor parallelism -------------------------------------------------------------------
 
@@ -255,8 +258,10 @@ class Rank:
                 continue
             covered = 0.0
             if item.behind:
-                # A share `overlap` of what runs beside the GEMM costs nothing; the rest slows it.
-                covered = min(item.seconds, seconds.get(item.behind, 0.0)) * float(self.cluster.overlap.value)
+                # Side by side the GEMM runs at 1/a and the collective at 1/b of its rate, until one ends.
+                a, b, k, c = *item.slow, seconds.get(item.behind, 0.0), item.seconds
+                both = k + b * c * (1.0 - 1.0 / a) if b * c <= a * k else a * k + c - a * k / b
+                covered = c - min(both - k, c)
             exposed += item.seconds - covered
             hidden += covered
         microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp)
@@ -291,10 +296,26 @@ def axis_of(lay: Layout, axis: str) -> tuple[int, int]:
     }[axis]
 
 
+def slow_beside(cluster: Cluster, op: str, size: int, stride: int) -> tuple[float, float]:
+    """Compute's and the collective's slow-down: measured overlap `o` means 2 - o for both, else the SMs taken."""
+    if cluster.overlap is not None:
+        return 2.0 - cluster.overlap.value, 2.0 - cluster.overlap.value
+    crosses = int(shape_of(size, stride, cluster.gpus_per_node).nodes) > 1
+    link = cluster.fabric.inter if crosses and cluster.fabric.inter is not None else cluster.fabric.intra
+    taken = collectives.overlap(link, cluster.device.n_sm, op)
+    return taken.compute_slowdown, taken.collective_slowdown
+
+
 def shape_of(size: int, stride: int, gpus_per_node: int) -> GroupShape:
     """How a group lies on nodes: those that its block of size·stride ranks covers, at most one a member."""
     nodes = min(-(-size * stride // gpus_per_node), size)
     return GroupShape(np.asarray(-(-size // nodes)), np.asarray(nodes), np.asarray(stride))
+
+
+def pair(cluster: Cluster, op: str, nbytes: float, apart: bool, stage: int) -> float:
+    """Seconds between two ranks of two pipeline stages of `stage` ranks each, all of which are busy."""
+    shape = GroupShape(np.asarray(1 if apart else 2), np.asarray(2 if apart else 1), np.asarray(stage))
+    return float(collectives.seconds(cluster, op, nbytes, shape).mid) if nbytes else 0.0
 
 
 def collective(cluster: Cluster, op: str, nbytes: float, size: int, stride: int) -> float:

@@ -26,7 +26,7 @@ from tests.reference.formats import (
     plain_layers,
     scaled_of,
 )
-from tests.reference.ops import Rank, axis_of, collective
+from tests.reference.ops import Rank, axis_of, collective, pair, slow_beside
 from tests.reference.timing import Durations, Plan, Played, play
 
 
@@ -210,8 +210,7 @@ class _Step:
             pairs = ((r * stage + i, onward * stage + i) for i in range(stage))
             apart = any(a // c.gpus_per_node != b // c.gpus_per_node for a, b in pairs)
             sent = boundary / lay.tp if shares else boundary
-            # Two ranks in one node, or in two (then one a node: a stride of a whole node).
-            one = collective(c, "send_recv", sent, 2, c.gpus_per_node if apart else 1) if lay.pp > 1 else 0.0
+            one = pair(c, "send_recv", sent, apart, stage) if lay.pp > 1 else 0.0
             found.append(one + (self._over("all_gather", "tp", boundary) if shares else 0.0))
         return found
 
@@ -260,7 +259,9 @@ class _Step:
 
     def time(self) -> tuple[Durations, list[float], list[float]]:
         lay, plan, stages = self.lay, self.plan, self.stages
-        k, taken = plan.buckets, 1.0 - float(self.cluster.overlap.value)
+        k, axis = plan.buckets, axis_of(lay, "fsdp" if lay.zero_stage else "dp_cp")
+        a, b = slow_beside(self.cluster, "all_reduce", *axis)
+        taken = b * (1.0 - 1.0 / a)
         host = float(self.preset.microbatch_s.value) / lay.vpp
         forward = [sum(b.forward.total for b in s.blocks) + host for s in stages]
         backward = [
@@ -289,6 +290,8 @@ class _Step:
             backward=[[b / k + t] * k for b, t in zip(backward, tax, strict=True)],
             extra=[taken * r if plan.reduce in ("bucketed", "each") else 0.0 for r in reduce],
             unshard=unshard,
+            longer_gather=b if plan.prefetch and plan.unshard == "each" else 1.0,
+            longer_reduce=b if plan.reduce in ("bucketed", "each") else 1.0,
             reduce=reduce,
             send_forward=onward,
             send_backward=[onward[r - 1] for r in range(lay.pp)],
@@ -306,7 +309,7 @@ class _Step:
         lay, gpn = self.lay, self.cluster.gpus_per_node
         nbytes = self.model.vocab * self.model.hidden / lay.tp * self.grad
         far = (lay.pp - 1) * lay.tp * lay.cp * lay.dp  # from a rank of the first stage to its peer of the last
-        return collective(self.cluster, "all_reduce", nbytes, 2, gpn if far >= gpn else 1)
+        return pair(self.cluster, "all_reduce", nbytes, far >= gpn, lay.tp * lay.cp * lay.dp)
 
     # -- memory ---------------------------------------------------------------------------------
 

@@ -39,6 +39,9 @@ class Durations:
     sync: float
     tied: float
     step: float
+    longer_gather: float = 1.0
+    longer_reduce: float = 1.0
+    """Of a bucket that has compute beside it: all but the first gathered and the last reduced."""
 
 
 @dataclass
@@ -107,8 +110,9 @@ class _Play:
             self.busy[r] += seconds
             self.total += seconds
             if reduced:
-                self.rs[r] = max(self.rs[r], self.clock[r]) + took.reduce[s]
-                self.total += took.reduce[s]
+                lasts = took.reduce[s] * (took.longer_reduce if k else 1.0)
+                self.rs[r] = max(self.rs[r], self.clock[r]) + lasts
+                self.total += lasts
         self.final[r] = self.clock[r]
         self.send(r, action, is_forward)
 
@@ -121,8 +125,9 @@ class _Play:
         self.reached[r].append(self.clock[r])
         i = len(self.reached[r]) - 1 - plan.prefetch
         launched = self.reached[r][i] if i >= 0 else self.took.step
-        self.ag[r] = max(self.ag[r], launched) + self.took.unshard[s]
-        self.total += self.took.unshard[s]
+        lasts = self.took.unshard[s] * (self.took.longer_gather if k else 1.0)
+        self.ag[r] = max(self.ag[r], launched) + lasts
+        self.total += lasts
         return self.ag[r]
 
     def send(self, r: int, action: Action, is_forward: bool) -> None:

@@ -1,0 +1,71 @@
+"""A collective and the compute that it runs beside: how much longer both take, and what is left exposed.
+
+While both run, compute goes on at ``1/a`` of its rate and the collective at ``1/b`` of its own. For `k`
+seconds of compute and `c` of a collective, each alone::
+
+    b c <= a k:   k + b c (1 - 1/a)          the collective ends first, compute makes up for what it lost
+    else:         a k + c - a k / b          compute ends first, the rest of the collective runs alone
+
+A measured overlap `o` (``calibrate``: ``1 - (both - longer)/shorter``) is the symmetric case ``a = b = 2 - o``:
+both expressions then give ``longer + (1 - o) shorter``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hwmodels.collectives.overlap import overlap
+from hwmodels.estimate import FloatArray
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """Slow-downs of compute (`a`) and of the collective (`b`) while both run.
+
+    Attributes
+    ----------
+    compute, collective : ndarray
+        Time beside the other over time alone, >= 1; broadcast against what they are applied to.
+    """
+
+    compute: FloatArray
+    collective: FloatArray
+
+    def taken(self, collective_s: ArrayLike) -> FloatArray:
+        """Seconds by which compute that outlasts the collective becomes longer."""
+        return np.asarray(np.asarray(collective_s) * self.collective * (1.0 - 1.0 / self.compute))
+
+    def exposed(self, collective_s: ArrayLike, compute_s: ArrayLike) -> FloatArray:
+        """Seconds that both together take beyond the compute alone, at most `collective_s`."""
+        c, k = np.asarray(collective_s, dtype=np.float64), np.asarray(compute_s, dtype=np.float64)
+        rest = c + k * (self.compute - 1.0 - self.compute / self.collective)
+        found = np.where(self.collective * c <= self.compute * k, self.taken(c), rest)
+        # Running one after the other is always open to a scheduler.
+        return np.asarray(np.clip(found, 0.0, c))
+
+
+def beside(cluster: Cluster, op: str, nodes: ArrayLike) -> Beside:
+    """Slow-downs beside a collective of groups that span `nodes` nodes.
+
+    The cluster's measured overlap where it has one, else what the links take (`overlap`): SMs for
+    channels of the network where a group crosses nodes, of the link inside the node elsewhere.
+    """
+    shape = np.shape(nodes)
+    if cluster.overlap is not None:
+        both = np.full(shape, 2.0 - cluster.overlap.value)
+        return Beside(both, both)
+    fabric, n_sm = cluster.fabric, cluster.device.n_sm
+    near = overlap(fabric.intra, n_sm, op)
+    far = overlap(fabric.inter, n_sm, op) if fabric.inter is not None else near
+    crosses = np.asarray(nodes) > 1
+    return Beside(
+        np.where(crosses, far.compute_slowdown, near.compute_slowdown),
+        np.where(crosses, far.collective_slowdown, near.collective_slowdown),
+    )

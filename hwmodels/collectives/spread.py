@@ -1,0 +1,53 @@
+"""How far a price may be off: residuals of the fit by class, wider where nothing was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hwmodels.collectives.base import Group
+from hwmodels.device import Coefficient
+from hwmodels.estimate import FloatArray
+from hwmodels.network import Fabric, Link
+from hwmodels.topology import GroupShape
+
+LARGE_BYTES = 2.0**26
+"""From here on bandwidth decides: 64 MiB."""
+NO_EVIDENCE_NODES = 4
+"""Groups over more nodes were not measured (but for single systems): their spread is wider."""
+NO_EVIDENCE_SPREAD = 0.20
+UNMEASURED = Coefficient(0.35, "assumed: no measured collective on a link of this kind", 0, 0.0)
+"""Spread of a link without coefficients of its own or of another link."""
+
+
+def _class_spread(link: Link, name: str) -> float:
+    found = link.find(f"spread.{name}", "collective.simple.efficiency", default=UNMEASURED)
+    if name in ("small", "large") and f"spread.{name}" in link.coefficients:
+        return found.value + found.residual
+    return found.residual if found is not UNMEASURED else UNMEASURED.value
+
+
+def relative_spread(fabric: Fabric, op: str, nbytes: FloatArray, group: Group, framework: str) -> FloatArray:
+    """Relative half-width of each price.
+
+    The coefficients ``spread.small`` and ``spread.large`` of a link hold the residual below and from `LARGE_BYTES`;
+    a link that took its coefficients from another adds what the transfer costs (`hwmodels.laws`). Over nodes the wider
+    of link and network counts, and beyond `NO_EVIDENCE_NODES` nodes `NO_EVIDENCE_SPREAD` is added.
+    """
+    large = nbytes >= LARGE_BYTES
+    link = fabric.intra
+    result = np.where(large, _class_spread(link, "large"), _class_spread(link, "small"))
+    if framework and op == "all_reduce":
+        own = link.find(f"custom.{framework}.spread", default=UNMEASURED)
+        result = np.where(group.nodes > 1.0, result, own.value + own.residual)
+    if fabric.inter is None:
+        return np.asarray(result)
+    network = np.where(large, _class_spread(fabric.inter, "large"), _class_spread(fabric.inter, "small"))
+    wider = np.where(group.ranks > 1.0, np.maximum(result, network), network)
+    result = np.where(group.nodes > 1.0, wider, result)
+    return np.asarray(result + np.where(group.nodes > NO_EVIDENCE_NODES, NO_EVIDENCE_SPREAD, 0.0))
+
+
+def evidence(shape: GroupShape) -> str:
+    """``"no measured evidence"`` for groups over more than `NO_EVIDENCE_NODES` nodes, else empty."""
+    wide = bool(np.any(np.asarray(shape.nodes) > NO_EVIDENCE_NODES))
+    return f"no measured evidence beyond {NO_EVIDENCE_NODES} nodes" if wide else ""

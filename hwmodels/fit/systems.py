@@ -1,0 +1,155 @@
+"""The systems of ``collectives_measured.csv`` as fabrics of the catalog's links.
+
+A ``system`` cell is prose; what tells systems apart is their fabric alone. `GPUS` gives the link
+inside a node by the GPU that a cell names, `NETWORKS` the network and the ports of a node.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels import implementations
+from hwmodels.collectives.custom import FRAMEWORKS
+from hwmodels.measured import Rows
+from hwmodels.network import Fabric, Link
+from hwmodels.topology import GroupShape
+
+OPS = {
+    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all", "all_to_all": "all_to_all", "sendrecv": "send_recv", "send_recv": "send_recv",
+    "broadcast": "broadcast",
+}  # fmt: skip
+"""``op`` of the file -> name of the law."""
+
+GPUS: tuple[tuple[str, int, str], ...] = (
+    # pattern, GPUs in an NVLink domain or node, link inside it
+    (r"GB[23]00", 72, "nvlink5-nvl72"),
+    (r"A100 pairwise", 4, "nvlink3-bridge"), (r"H100 pairwise", 4, "nvlink4-bridge"), (r"A40\b", 4, "pcie4-host"),
+    (r"H800", 8, "nvlink4-h800"), (r"H100|H200|H20\b|p5", 8, "nvlink4"), (r"B[23]00|P6|p6", 8, "nvlink5"),
+    (r"A100|BM\.GPU\.B4|p4d", 8, "nvlink3"), (r"V100", 8, "nvlink2"),
+    (r"L40S|L40\b|RTX 4090|A10G|L4\b", 8, "pcie4"), (r"RTX|H100 PCIe", 8, "pcie5"),
+    (r"MI35\d", 8, "xgmi-mi355x"), (r"MI3[02]\d", 8, "xgmi-mi300x"), (r"MI250", 8, "xgmi-mi250x"),
+)  # fmt: skip
+NETWORKS: tuple[tuple[str, str, int], ...] = (
+    # pattern, network, ports of a node (of a domain of 72 GPUs for GB200 and GB300)
+    (r"GB[23]00", "infiniband-ndr", 72),
+    (r"pairwise|A40\b", "ethernet-25g", 1),
+    (r"Azure", "infiniband-hdr-host", 2),
+    (r"p4d", "efa-v1", 4), (r"p5en", "efa-v3", 16), (r"p5", "efa-v2", 32), (r"[Pp]6-[Bb]200", "efa-v4", 8),
+    (r"Pollara 400", "pollara-400", 8), (r"400GbE RoCE|RoCE.*400", "roce-400g", 8), (r"RoCE", "roce-200g", 8),
+    (r"XDR", "infiniband-xdr", 8), (r"NDR|DGX H[12]00|DGX B200", "infiniband-ndr", 8),
+    (r"HDR|DGX A100", "infiniband-hdr", 8), (r"EDR", "infiniband-edr", 4),
+)  # fmt: skip
+"""``infiniband-hdr-host`` is what two nodes on Azure reach: 6-8 GB/s for one GPU, at most twice that for eight. Whether
+they lacked GPUDirect is not stated."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """The fabric that a ``system`` cell stands for."""
+
+    gpus_per_node: int
+    intra: str
+    inter: str = ""
+    ports: int = 0
+
+    def nodes(self, stated: float, n_gpus: float) -> int:
+        """NVLink domains of a row: trays of a rack are one domain."""
+        return int(np.ceil(n_gpus / self.gpus_per_node)) if self.gpus_per_node > 8 else int(stated)
+
+
+@lru_cache(maxsize=256)
+def system_of(name: str) -> System | None:
+    """The fabric that a ``system`` cell names; None for GPUs that the table lacks."""
+    gpu = next(((gpus, link) for pattern, gpus, link in GPUS if re.search(pattern, name)), None)
+    if gpu is None:
+        return None
+    network = next(((link, ports) for pattern, link, ports in NETWORKS if re.search(pattern, name)), ("", 0))
+    return System(*gpu, *network)
+
+
+def fabric_of(system: System, intra: Link, inter: Link | None, ranks: int) -> Fabric:
+    """The fabric of a system, large enough for any of its rows.
+
+    Measured groups run alone: the GPUs beside `ranks` of a node leave their ports, but each GPU drives its own only.
+    """
+    if inter is None:
+        return Fabric(system.gpus_per_node, 1, intra)
+    each = max(system.ports / system.gpus_per_node, 1.0)
+    ports = max(1, round(min(float(system.ports), ranks * each)))
+    return Fabric(ranks, 4096, intra, inter, ports, topology="rail-fat-tree")
+
+
+def shape_of(system: System, rows: Rows) -> GroupShape:
+    """Group shapes of the rows of one system; groups of the files fill nodes evenly, and run alone."""
+    stated, gpus = rows.numbers["n_nodes"], rows.numbers["n_gpus"]
+    nodes = np.asarray([system.nodes(s, g) for s, g in zip(stated, gpus, strict=True)], dtype=np.int64)
+    ranks = np.maximum(np.ceil(gpus / nodes), 1.0).astype(np.int64)
+    return GroupShape(ranks, nodes, np.ones(ranks.shape, np.int64))
+
+
+def impl_of(source: str, notes: str) -> str:
+    """Key of the implementation that a row names (`hwmodels.implementations`); a tool that names none ran NCCL."""
+    return implementations.implementation(source, notes).key or "nccl"
+
+
+def forced_of(impl: str) -> str:
+    """Algorithm that an implementation's key forces; empty where NCCL chooses."""
+    parts = impl.split("-")
+    return next((p for p in ("ring", "tree", "nvls") if p in parts), "")
+
+
+def named(rows: Rows) -> Rows:
+    """`rows` with the words ``impl`` and ``forced`` added."""
+    words = dict(rows.words)
+    found = [impl_of(s, n) for s, n in zip(words["source"], words["notes"], strict=True)]
+    words["impl"] = np.asarray(found, dtype=np.str_)
+    words["forced"] = np.asarray([forced_of(i) for i in found], dtype=np.str_)
+    return Rows(rows.numbers, words, rows.line)
+
+
+def is_custom(rows: Rows) -> NDArray[np.bool_]:
+    """Rows of custom all-reduce kernels, which are another implementation than NCCL."""
+    return np.asarray([impl.split("-")[0] in FRAMEWORKS for impl in rows.words["impl"]], dtype=np.bool_)
+
+
+def is_kernel_time(rows: Rows) -> NDArray[np.bool_]:
+    """Rows that a profiler took from single kernels, which hold the wait for the slowest rank."""
+    return np.asarray(["kernel" in impl.split("-") for impl in rows.words["impl"]], dtype=np.bool_)
+
+
+def outliers(rows: Rows) -> NDArray[np.bool_]:
+    """Rows that their source declares to be outliers, by the size in ``notes``."""
+    found = []
+    for note, nbytes in zip(rows.words["notes"], rows.numbers["bytes"], strict=True):
+        stated = re.search(r"(\d+) (KiB|MiB|GiB) (?:out-of-place )?row is (?:an outlier|noisy)", note)
+        unit = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+        found.append(bool(stated) and float(stated.group(1)) * unit[stated.group(2)] == nbytes if stated else False)
+    return np.asarray(found, dtype=np.bool_)
+
+
+def reasons(rows: Rows) -> NDArray[np.object_]:
+    """Why each row is left out; empty where it is used."""
+    found = np.full(len(rows), "", object)
+    known = np.asarray(list(OPS))
+    found[~np.isin(rows.words["op"], known)] = "no law for this op"
+    found[np.asarray(rows.numbers["n_gpus"] < 2)] = "a group of one"
+    for i, (name, nodes) in enumerate(zip(rows.words["system"], rows.numbers["n_nodes"], strict=True)):
+        system = system_of(str(name))
+        if system is None:
+            found[i] = "the GPU of the system is not in the table"
+        elif not system.inter and system.nodes(nodes, rows.numbers["n_gpus"][i]) > 1:
+            found[i] = "the network of the system is not in the table"
+    found[outliers(rows)] = "declared an outlier by its source"
+    return found
+
+
+def usable(rows: Rows) -> Rows:
+    """Rows that a law covers, with ``impl`` and ``forced``."""
+    rows = named(rows)
+    return rows.take(np.asarray(reasons(rows) == "", dtype=np.bool_))
