@@ -112,6 +112,11 @@ class Recipe:
         return self.scaling != "none"
 
     @property
+    def tensor_wide(self) -> bool:
+        """Whether one scale covers a tensor, so that its transpose holds the same quantised values."""
+        return self.scaling in ("delayed", "current")
+
+    @property
     def width(self) -> float:
         """Bytes of an element of the compute dtype."""
         return BYTES[self.compute]

@@ -96,6 +96,8 @@ class FrameworkPreset:
         Sequence parallelism gathers the inputs of quantised GEMMs after the cast.
     quantised_dispatch : bool
         Experts get their tokens in the narrow format (scales along rows: block and mx).
+    quantised_activation_input : bool
+        A quantised recipe keeps the input of a gated activation in 8 bits for the backward.
     fused_norm_quantise : bool
         A norm writes the quantised input of the linear layer behind it (scales known before: delayed, block, mx).
     compute_copy : bool
@@ -165,6 +167,7 @@ class FrameworkPreset:
     quantised_params: tuple[str, ...] = ()
     quantised_tp_gather: bool = False
     quantised_dispatch: bool = False
+    quantised_activation_input: bool = False
     fused_norm_quantise: bool = False
     compute_copy: bool = True
     overlap_param_gather: bool = True
@@ -282,13 +285,15 @@ _NEMO = replace(
     _MEGATRON,
     name="nemo",
     sequence_parallel=True,
+    grad_dtype="bf16",
     quantised_params=("delayed", "current", "mx"),
+    quantised_activation_input=True,
     bf16_ends=False,
     notes="NeMo, Megatron-Bridge and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism "
-    "wherever tp > 1, distributed optimizer and all overlaps on; weights in fp8 only with tensor-wide and MX scales, "
-    "every decoder layer in the recipe.",
+    "wherever tp > 1, distributed optimizer and all overlaps on; gradients reduced in bf16; weights in fp8 only with "
+    "tensor-wide and MX scales, SwiGLU inputs kept in fp8, every decoder layer in the recipe.",
     source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance recipes, training/mixed_precision.py "
-    "(fp8_param_gather, first_last_layers_bf16); NeMo performance guide",
+    "(grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16) and CHANGELOG; NeMo performance guide",
 )
 
 _PRESETS: dict[str, FrameworkPreset] = {

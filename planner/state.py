@@ -141,7 +141,9 @@ def weight_bytes(workload: Workload, preset: FrameworkPreset) -> WeightBytes:
     Mixed precision keeps a compute copy; FSDP's keeps one in the main dtype and casts it when
     it is gathered (frozen ones stand in the compute dtype). A quantised recipe keeps its copies
     beside the 16-bit one, or in its place where the framework's compute copies are quantised
-    (Megatron-Core ``--fp8-param-gather``); FSDP's casts are transient.
+    (Megatron-Core ``--fp8-param-gather``); FSDP's casts are transient. Of a frozen weight in the
+    narrow format alone and with a tensor-wide scale one copy does (Transformer Engine
+    ``keep_fp8_weight_transpose_cache`` off, as fine-tuning recipes have it).
     """
     recipe = recipe_of(workload, preset)
     width, main = recipe.width, recipe.width if workload.main_dtype == "bf16" else 4.0
@@ -156,7 +158,8 @@ def weight_bytes(workload: Workload, preset: FrameworkPreset) -> WeightBytes:
     sent = narrow if quantised else width
     if not preset.compute_copy:
         return WeightBytes(trained, width, base, base, width, sent)
-    copies = recipe.copies * narrow
+    turned = workload.lora is not None and quantised and recipe.tensor_wide
+    copies = narrow if turned else recipe.copies * narrow
     return WeightBytes(trained, width, copies if quantised else width + copies, sent, width, sent)
 
 

@@ -183,7 +183,9 @@ class Shapes:
         Each reads the source in the compute dtype as often as the recipe says and writes its
         copies. A frozen weight needs none along the columns of input and gradient. Weights are
         cast by the first micro-batch of a step where the result stays resident, before each use
-        where it is thrown away, and not at all where they arrive quantised.
+        where it is thrown away, and not at all where they arrive quantised. A frozen weight that
+        exists in the narrow format alone never changes: with a tensor-wide scale its rows are
+        kept and turned before each use.
 
         Parameters
         ----------
@@ -201,7 +203,11 @@ class Shapes:
         found.append(self.memory(f"{name}.grad.quantise", "backward_input", rows * n_out * per, kernels=k))
         elements = n_in * n_out if weights is None else weights
         narrow = recipe.scaling in self.preset.quantised_params
-        if self.preset.compute_copy:
+        if self.preset.compute_copy and narrow and self.lora is not None:
+            if recipe.tensor_wide:
+                turned = elements * 2.0 * recipe.element_bytes
+                found.append(self.memory(f"{name}.weight.transpose", "backward_input", turned))
+        elif self.preset.compute_copy:
             read = recipe.element_bytes if narrow else recipe.weight_reads * self.width
             wrote = recipe.element_bytes * (recipe.copies - 1.0 if narrow else recipe.copies)
             launches = 1.0 if narrow else recipe.weight_kernels

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.model.spec import Mlp, Moe
+from planner.precision import BYTES
 from planner.workload.context import Shapes
 from planner.workload.op import Op, Phase
 
@@ -41,6 +42,12 @@ def activation_ops(name: str, rows: FloatArray, width: FloatArray, gated: bool, 
     ]
 
 
+def activation_width(gated: bool, s: Shapes) -> float:
+    """Bytes of an element of an activation's input that is kept (Megatron-Core ``activation_func_fp8_input_store``)."""
+    narrow = gated and s.recipe.quantised and s.preset.quantised_activation_input
+    return BYTES["fp8"] if narrow else s.width
+
+
 def mlp_ops(ffn: Mlp, s: Shapes) -> tuple[list[Op], FloatArray]:
     """Dense feed-forward under tensor parallelism, and the bytes it saves."""
     ops, saved = dense_part("mlp", ffn.ffn_hidden, ffn.gated, s)
@@ -56,7 +63,7 @@ def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list
     ops = s.linear(f"{name}.up", s.tokens, hidden, columns, after_norm=name == "mlp")
     ops += activation_ops(name, s.tokens, width, gated, s)
     ops += s.linear(f"{name}.down", s.tokens, width, hidden)
-    saved = s.width * s.tokens * columns + s.keeps_input(f"{name}.down", s.tokens, width)
+    saved = activation_width(gated, s) * s.tokens * columns + s.keeps_input(f"{name}.down", s.tokens, width)
     return ops, np.asarray(saved)
 
 
@@ -90,7 +97,7 @@ def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
     columns = width * (2.0 if ffn.gated else 1.0)
     saved = s.keeps_input("moe.router", s.tokens_sp, hidden, quantised=False) + router_bytes
     saved = saved + s.keeps_input("moe.expert.up", rows, hidden) + s.keeps_input("moe.expert.down", rows, width)
-    saved = saved + s.width * (rows * columns + routed * hidden)
+    saved = saved + activation_width(ffn.gated, s) * rows * columns + s.width * routed * hidden
     if ffn.shared_ffn_hidden:
         shared, shared_saved = dense_part("moe.shared", ffn.shared_ffn_hidden, ffn.gated, s)
         ops += [*s.enter_tp("moe.shared.up"), *shared, *s.leave_tp("moe.shared.down")]

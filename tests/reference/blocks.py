@@ -194,7 +194,12 @@ def _dense(rank: Rank, name: str, weights: list[Weight], gated: bool) -> float:
     _activation(rank, f"{name}.act", rank.tokens, rank.rows_in(down), gated)
     rank.linear(f"{name}.down", rank.tokens, rank.rows_in(down), rank.hidden, module="down")
     rank.leave(f"{name}.down")
-    return rank.width * rank.tokens * wide + rank.input_kept(rank.tokens, rank.rows_in(down), "down")
+    return _act_width(rank, gated) * rank.tokens * wide + rank.input_kept(rank.tokens, rank.rows_in(down), "down")
+
+
+def _act_width(rank: Rank, gated: bool) -> float:
+    """Bytes kept of an activation's input: SwiGLU's in 8 bits where the framework does so."""
+    return 1.0 if gated and rank.narrow and rank.preset.quantised_activation_input else rank.width
 
 
 def _mlp(rank: Rank, ffn: Mlp) -> float:
@@ -230,7 +235,7 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     rank.grouped("expert.down", each, narrow, h, held)
     if rank.lora is None:
         rank.accumulate("experts", held * h * (wide + narrow))
-    saved = w * (each * held * wide + routed * h) + scores
+    saved = _act_width(rank, ffn.gated) * each * held * wide + w * routed * h + scores
     saved += rank.input_kept(rank.tokens_sp, h, "", high=True)
     saved += rank.input_kept(each * held, h, "") + rank.input_kept(each * held, narrow, "")
     if shared:

@@ -151,7 +151,10 @@ class Rank:
             self.moved(f"{name}.cast", "F", rows * n_in * (s.passes[0] * self.width + written), s.launches[0])
         self.moved(f"{name}.cast.grad", "I", rows * n_out * (s.passes[0] * self.width + written), s.launches[0])
         stays = s.scaling in self.preset.quantised_params
-        if self.preset.compute_copy and stays:  # arrives in rows: the columns are made of them
+        if self.preset.compute_copy and stays and self.lora is not None:
+            if s.scaling in ("delayed", "current"):  # rows are kept, columns are turned out of them before each use
+                self.moved(f"{name}.turn", "I", weights * 2 * s.size)
+        elif self.preset.compute_copy and stays:  # arrives in rows: the columns are made of them
             self.moved(f"{name}.cast.weight", "F", weights * 2 * s.size, 1, "never")
             self.items[-1].first = True
         elif self.preset.compute_copy:

@@ -349,7 +349,8 @@ class _Step:
             if z3:
                 packed = q if stays else self.width
             else:
-                packed = 2 * q if stays else self.width + 2 * q
+                one = stays and w.lora is not None and self.narrow.scaling in ("delayed", "current")
+                packed = (q if one else 2 * q) if stays else self.width + 2 * q
         total = held.trained * trained + held.frozen * self.width + held.packed * (packed - wide)
         return total / (shard if z3 else 1.0)
 
