@@ -195,6 +195,29 @@ def test_rows_that_cannot_be_read_say_why(cells, reason):
         to_case(gpt(**cells))
 
 
+@pytest.mark.parametrize(
+    ("cells", "precision"),
+    [
+        ({"precision": "fp8-cs"}, "fp8-current"),
+        ({"precision": "fp8-mx"}, "mxfp8"),
+        ({"precision": "fp8-blockwise"}, "fp8-block"),
+        ({"precision": "NVFP4"}, "nvfp4"),
+        ({"precision": "fp8", "other_flags": "fp8-format=hybrid; fp8-recipe=tensorwise"}, "fp8-current"),
+        ({"precision": "fp8"}, "fp8"),
+    ],
+)
+def test_precisions_of_measurements(cells, precision):
+    assert to_case(gpt(**cells)).workload.precision == precision
+
+
+def test_adapters_of_a_row_take_the_rank_of_its_name():
+    case = to_case(gpt(kind="lora", model="GPT LoRA r32", optimizer="adam"))
+    assert (case.workload.kind, case.workload.lora.rank, case.workload.optimizer) == ("lora", 32, "adamw")
+    assert "lora modules=qkv o" in case.assumed and "lora rank=16" not in case.assumed
+    assert "lora rank=16" in to_case(gpt(kind="lora")).assumed
+    assert to_case(gpt(kind="sft")).workload.kind == "sft"
+
+
 def test_enough_configuration():
     assert enough(gpt())
     assert enough(gpt(gbs=None))  # mbs with dp
