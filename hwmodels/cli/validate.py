@@ -143,7 +143,7 @@ def _extra(parts: Sequence[Scored], data: Path | None, held_out: bool) -> list[R
         run = getattr(import_module(f"hwmodels.fit.{module}"), "held_out", None)
         if run is not None and module.removesuffix("s") in kinds:
             note(f"fit {module} without each of its parts on {data}")
-            found += targets.from_held_out(f"held-out-{module}", run(data))
+            found += targets.from_held_out(module, run(data))
     return found
 
 

@@ -7,11 +7,16 @@ seconds, efficiencies shares of the datasheet bandwidth, so that they move to a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
+from hwmodels import laws
 from hwmodels.device import Coefficient
 from hwmodels.network import Link
 
-RELATED = {"reduce_scatter": ("all_gather",), "all_gather": ("reduce_scatter",), "broadcast": ("all_gather",)}
+RELATED = {
+    "all_reduce": ("all_gather",), "reduce_scatter": ("all_gather",), "all_gather": ("reduce_scatter",),
+    "broadcast": ("all_gather",),
+}  # fmt: skip
 """Ops that run the same rings: where one was not measured, another speaks for it."""
 
 
@@ -25,6 +30,7 @@ INSIDE: Mapping[str, Coefficient] = {
     "ll.latency": _assumed(5e-6, "launch and synchronisation of the shortest NCCL collectives: 4-8 us"),
     "ll.hop": _assumed(0.5e-6, "one hop beyond the link's latency: 0.8-1.3 us on NVLink"),
     "ll.efficiency": _assumed(0.35, "LL sends a flag with each 4 bytes: at most half"),
+    "ll.sharpness": _assumed(1.3, "channels are added as the message grows, so that time is flat and then linear"),
     "ll.jump": _assumed(1e-6, "more threads and channels beyond 4 KiB a rank"),
     "ll.jump_hop": _assumed(0.0, "seen on NVLink 3 only"),
     "ll128.latency": _assumed(10e-6, "LL128 starts later than LL"),
@@ -75,13 +81,25 @@ BETWEEN: Mapping[str, Coefficient] = {
 """Between nodes. Hops are taken beyond `Link.latency_s`, which each adds."""
 
 
+ANY_NETWORK = "any-network"
+"""Section of the laws that all measured networks were fitted in together: it speaks for those never measured."""
+
+
+@cache
+def pooled() -> Mapping[str, Coefficient]:
+    """Coefficients of `ANY_NETWORK`; none before the first fit."""
+    section = laws.sections("collectives").get(ANY_NETWORK)
+    return laws.named("collectives", section, "") if section is not None else {}
+
+
 def coefficient(link: Link, op: str, name: str, defaults: Mapping[str, Coefficient]) -> Coefficient:
-    """``<op>.<name>``, else that of a related op, else ``<name>``, else the assumed value."""
-    related = [f"{other}.{name}" for other in RELATED.get(op, ())]
-    default = defaults.get(f"{op}.{name}", defaults.get(name))
-    if default is None:  # an efficiency of one op only
-        default = next(c for key, c in defaults.items() if key.endswith(name))
-    return link.find(f"{op}.{name}", *related, name, f"collective.{name}", default=default)
+    """``<op>.<name>``, else that of a related op, else ``<name>``; of the link, else of any network; else assumed."""
+    names = (f"{op}.{name}", *(f"{other}.{name}" for other in RELATED.get(op, ())), name, f"collective.{name}")
+    for known in (link.coefficients, pooled() if defaults is BETWEEN else {}):
+        for each in names:
+            if each in known:
+                return known[each]
+    return defaults.get(names[0], defaults[name] if name in defaults else defaults[f"all_to_all.{name}"])
 
 
 def inside(link: Link, op: str, name: str) -> float:

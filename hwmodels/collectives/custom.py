@@ -3,7 +3,8 @@
 Inside a node GPUs read each other's buffers (or write into them) without rings::
 
     one-shot  latency + hop (r-1) + b (r-1) / (reach x efficiency)            every GPU reads all of its peers' data
-    two-shot  latency + hop (r-1) + 2 b (r-1) / r / (reach x efficiency)      reduce-scatter, then all-gather
+    two-shot  latency + hop (r-1) + 2 b (r-1) / r / (reach x efficiency)      reduce-scatter, then all-gather; at
+                                                                              most ``peer`` of the link from each peer
     beyond    ``limit x (2 / r)^limit_slope`` bytes the engine calls NCCL
 
 Engines choose between the two by tables of their own; the lesser is taken here. Reach is that of the law of NCCL,
@@ -39,6 +40,7 @@ DEFAULTS: Mapping[str, Coefficient] = {
     "two_shot.latency": _assumed(6e-6, "a second barrier"),
     "two_shot.hop": _assumed(0.3e-6, "2 to 8 GPUs"),
     "two_shot.efficiency": _assumed(0.65, "peer reads"),
+    "two_shot.peer": _assumed(1.0, "one peer can fill the link"),
     "group_slope": _assumed(0.0, "a switch serves any group alike"),
     "limit": _assumed(16.0 * 2**20, "SGLang and vLLM buffers of 8-64 MiB"),
     "limit_slope": _assumed(0.0, "one buffer for any group"),
@@ -66,7 +68,10 @@ def shot_seconds(link: Link, framework: str, nbytes: FloatArray, group: Group, s
     peers = np.maximum(group.ranks - 1.0, 0.0)
     wire = peers if shot == "one_shot" else 2.0 * peers / np.maximum(group.ranks, 1.0)
     thin = np.minimum((2.0 / np.maximum(group.ranks, 2.0)) ** value("group_slope"), 1.0)
-    rate = link.reach(group.ranks) * min(max(value(f"{shot}.efficiency"), 1e-9), 1.0) * thin
+    share = np.full(np.shape(peers), value(f"{shot}.efficiency"))
+    if shot == "two_shot":
+        share = np.minimum(share, np.maximum(peers, 1.0) * value("two_shot.peer"))
+    rate = link.reach(group.ranks) * np.clip(share, 1e-9, 1.0) * thin
     return np.asarray(value(f"{shot}.latency") + value(f"{shot}.hop") * peers + nbytes * wire / rate)
 
 

@@ -2,7 +2,8 @@
 
 Inside a node, ring and tree with protocol `p` and ``B`` the bytes of a GPU over ``reach x efficiency x fill``::
 
-    LL      latency + steps hop + sat (jump + steps jump_hop) + B        sat = x / (1 + x), x = (b / n / 4 KiB)^2
+    LL      (L^k + B^k)^(1/k)                    L = latency + steps hop + sat (jump + steps jump_hop)
+                                                 sat = x / (1 + x), x = (b / n / 4 KiB)^2
     LL128   latency + steps hop + B
     Simple  latency + steps hop + B + sqrt(tail B)
     NVLS    latency + B + sqrt(tail B)                                   B of b bytes, whatever the group
@@ -110,7 +111,16 @@ def inside_seconds(
     else:
         latency = protocol_latency(member, link, nbytes, group, hops, p)
     moved, tail = transfer(member, link, nbytes, group, algorithm, p)
+    if p == "ll":
+        return _flat_then_linear(latency, moved, inside(link, member.name, "ll.sharpness"))
     return np.asarray(latency + moved + tail)
+
+
+def _flat_then_linear(start: FloatArray, moved: FloatArray, sharpness: float) -> FloatArray:
+    """``(start^k + moved^k)^(1/k)``: sum for k = 1, larger of both for k = infinity; both may be zero."""
+    k = max(sharpness, 1.0)
+    largest = np.maximum(np.maximum(start, moved), 1e-30)
+    return np.asarray(largest * ((start / largest) ** k + (moved / largest) ** k) ** (1.0 / k))
 
 
 def _peers(member: Collective, group: Group) -> FloatArray:
@@ -133,10 +143,8 @@ def pair_seconds(member: Collective, link: Link, nbytes: FloatArray, group: Grou
         return np.asarray(start + np.maximum(nbytes / _messages(member, group) / rate, floor))
     start = inside(link, op, "pair.bulk_latency") + link.latency_s + (peers - 1.0) * inside(link, op, "pair.bulk_hop")
     moved = nbytes * wire / (reach * _share(inside(link, op, "pair.efficiency")) * fill(link, op, group))
-    k = max(inside(link, op, "pair.sharpness"), 1.0)
-    largest = np.maximum(start, moved)
     tail = np.sqrt(moved * inside(link, op, "pair.tail"))
-    return np.asarray(largest * ((start / largest) ** k + (moved / largest) ** k) ** (1.0 / k) + tail)
+    return _flat_then_linear(start, moved, inside(link, op, "pair.sharpness")) + tail
 
 
 def _together(first: FloatArray, second: FloatArray, loss: float) -> FloatArray:

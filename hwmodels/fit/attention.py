@@ -8,7 +8,7 @@ prior there, and the file holds what moved by more than `MOVED`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import catalog, measured
-from hwmodels.errors import RunError
 from hwmodels.estimate import FloatArray
+from hwmodels.fit.log_solve import pays, solve_log
 from hwmodels.fit.solve import Free, rms
 from hwmodels.kernels.attention import NO_WINDOW, decode, prefill
-from hwmodels.kernels.attention.coefficients import ATTENTION_DEFAULTS, MODES, mode_of
+from hwmodels.kernels.attention.coefficients import ATTENTION_DEFAULTS, MODES, STEPS_APART, mode_of
 from hwmodels.kernels.attention.shapes import Hardware, Shapes, element_bytes
 from hwmodels.laws import Block, Section
 from hwmodels.measured import Rows
@@ -41,6 +41,7 @@ LIMITS: Mapping[str, tuple[float, float]] = {
     "backward.ratio": (0.2, 1.5), "backward.half_dim": (0.5, 400.0), "backward.tail": (0.01, 5.0),
     "decode.efficiency": (0.02, 1.0), "decode.block": (1e-8, 2e-4), "decode.block_dim": (0.7, 8.0),
     "decode.key": (1e-10, 3e-6), "decode.splits": (0.05, 2000.0), "decode.group": (1e-3, 3.0),
+    "decode.rows": (1e-3, 5.0),
     "decode.cache_speed": (1.0, 6.0), "decode.waves": (1e-3, 1.0), "decode.launch": (2e-6, 2e-4),
     "decode.single.block": (0.05, 20.0), "decode.single.key": (0.05, 20.0), "decode.single.splits": (0.02, 50.0),
     "decode.apart.block": (0.05, 20.0), "decode.apart.key": (0.05, 20.0), "decode.apart.splits": (0.02, 50.0),
@@ -55,8 +56,6 @@ ENOUGH, LEAST = 6, 4
 PRIOR = 0.1
 """Weight of what a block rests on, per unit of the logarithm, against one row."""
 MOVED = 0.05
-SCALE = 0.06
-"""Log error from which a row counts less."""
 DECODE_STARTS = ((1.0, 5e-9), (1.0, 5e-8), (16.0, 5e-9), (16.0, 5e-8))
 """Parts of a sequence and seconds a key that a decode fit starts from: its two limits have a minimum each."""
 GROUPED_TO = {"fmha": 32.0}
@@ -103,6 +102,13 @@ def shapes_of(rows: Rows, dtype: str, kv_dtype: str) -> Shapes:
     )  # fmt: skip
 
 
+def decode_rows(rows: Rows) -> NDArray[np.bool_]:
+    """Rows that a decode kernel timed: decode steps, and prompts of one token where they go there (`STEPS_APART`)."""
+    w = rows.words
+    prompt = (w["phase"] == "prefill") & (rows.numbers["q_len"] <= 1) & np.isin(w["impl"], STEPS_APART)
+    return np.asarray((w["phase"] == "decode") | prompt)
+
+
 def parts(rows: Rows, keep: NDArray[np.bool_]) -> list[Part]:
     """The rows where `keep` is true, split by device and formats."""
     w = rows.words
@@ -115,52 +121,6 @@ def parts(rows: Rows, keep: NDArray[np.bool_]) -> list[Part]:
         shapes = shapes_of(mine, str(dtype), str(kv_dtype))
         found.append(Part(str(device), shapes, hardware, mine.numbers["time_us"] * 1e-6))
     return found
-
-
-def solve_log(
-    start: Mapping[str, float],
-    free: Sequence[str],
-    errors_of: Callable[[dict[str, Any]], FloatArray],
-    weight: FloatArray,
-    prior: float,
-) -> tuple[dict[str, float], float]:
-    """Values of `free` with the least errors, and their cost.
-
-    Least squares over the logarithm of each coefficient (they span decades) with a soft L1 loss from 6% on, and
-    `prior` times the logarithm of how far each moved as a further error.
-
-    Raises
-    ------
-    RunError
-        Where SciPy is not installed.
-    """
-    try:
-        from scipy.optimize import least_squares
-    except ImportError:
-        raise RunError("fitting needs SciPy, which is not installed. Try: pip install 'meshwright[fit]'") from None
-    low = np.log([LIMITS[name][0] / start[name] for name in free])
-    high = np.log([LIMITS[name][1] / start[name] for name in free])
-    origin = np.asarray([start[name] for name in free])
-
-    def values(x: FloatArray) -> dict[str, Any]:
-        """Coefficients at a point, or, for points one a row, as columns that broadcast against the rows of the file."""
-        found = origin * np.exp(x)
-        columns = found if x.ndim == 1 else np.swapaxes(found, 0, 1)[:, :, None]
-        return {**start, **dict(zip(free, columns, strict=True))}
-
-    def residuals(x: FloatArray) -> FloatArray:
-        return np.concatenate([errors_of(values(x)) * weight, prior * x])
-
-    def slopes(x: FloatArray) -> FloatArray:
-        at, step = errors_of(values(x)), 1e-4
-        beside = errors_of(values(x + step * np.eye(x.size)))
-        return np.concatenate([((beside - at) / step * weight).T, prior * np.eye(x.size)])
-
-    x0 = np.clip(np.zeros(len(free)), low + 1e-6, high - 1e-6)
-    best = least_squares(
-        residuals, x0, jac=slopes, bounds=(low, high), loss="soft_l1", f_scale=SCALE, max_nfev=150
-    )  # fmt: skip
-    return {**start, **{name: float(v) for name, v in values(best.x).items()}}, float(best.cost)
 
 
 def law(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,31 +174,14 @@ def fit_part(
         starts += [{**base, "decode.splits": splits, "decode.key": key} for splits, key in DECODE_STARTS]
     if which == "forward" and count >= ENOUGH:
         starts += [{**base, "forward.packed": 1.0 - base["forward.packed"]}]
-    values, _ = min((solve_log(start, free, errors, weight, PRIOR) for start in starts), key=lambda found: found[1])
+    values, _ = min(
+        (solve_log(start, free, LIMITS, errors, weight, PRIOR) for start in starts), key=lambda found: found[1]
+    )
     paid = [name for name in free if name in FEW[which] or pays(name, values, base, errors, weight)]
     if len(paid) < len(free):
         kept = {**values, **{name: base[name] for name in free if name not in paid}}
-        values, _ = solve_log(kept, paid, errors, weight, PRIOR)
+        values, _ = solve_log(kept, paid, LIMITS, errors, weight, PRIOR)
     return values, errors(values)
-
-
-def robust_cost(errors: FloatArray, weight: FloatArray) -> float:
-    """Half the sum of the soft L1 loss that `solve_log` minimises."""
-    ratio = errors * weight / SCALE
-    return float(SCALE**2 * np.sum(np.sqrt(1.0 + ratio * ratio) - 1.0))
-
-
-def pays(
-    name: str, values: dict[str, float], base: Mapping[str, float], errors_of: Callable[[dict[str, Any]], FloatArray],
-    weight: FloatArray,
-) -> bool:  # fmt: skip
-    """Whether the rows pay for a coefficient of their own by Akaike's information criterion.
-
-    Taking it back to `base` must raise the cost by more than ``2 / n`` of itself (Akaike 1974).
-    """
-    with_it = robust_cost(errors_of(values), weight)
-    without = robust_cost(errors_of({**values, name: base[name]}), weight)
-    return without > with_it * (1.0 + 2.0 / weight.size)
 
 
 def _blocks(
@@ -274,7 +217,7 @@ class Fitter:
         self.modes = np.asarray(
             [mode_of(str(d), str(k)) for d, k in zip(w["law_dtype"], w["law_kv_dtype"], strict=True)]
         )
-        self.decodes = w["phase"] == "decode"
+        self.decodes = decode_rows(self.rows)
         self.forward = w["direction"] == "fwd"
         self.rates: dict[str, dict[str, float]] = {}
         self.limits: dict[tuple[str, str], dict[str, float]] = {}
@@ -389,9 +332,14 @@ class Fitter:
                 # Both were measured in one loop: one launch is hidden behind the other kernel.
                 return np.log(np.exp(ahead) + np.exp(back) - values["forward.launch"] / actual)
 
-            values, _ = solve_log(start, free, errors, np.ones(actual.size), PRIOR)
+            values, _ = solve_log(start, free, LIMITS, errors, np.ones(actual.size), PRIOR)
             left = errors(values)
             source = f"least squares on attention_measured.csv, forward and backward of {impl}"
+            if (impl, "", "forward") not in self.values:
+                # Its forward was timed with the backward only: the reference's, known to be right for the two together.
+                self.blocks.append(
+                    Block(f"{impl}.", source, int(left.size), rms(left), {n: start[n] for n in FEW["forward"]})
+                )
             kept = {name: values[name] for name in free}
             self.blocks.append(Block("", source, int(left.size), rms(left), kept))
 

@@ -15,12 +15,16 @@ Rules for what the file leaves open (data/README, trap 7, and the sources that i
   shape are 0.77 of those with 384 experts). DeepEP V1 benchmarks its normal kernels with that router as well.
 - A row without a time carries a bandwidth: logical bytes over seconds, those to the own rank (or, between
   nodes, the own node) included.
+- A part that `SYSTEMS` lacks is taken on the links usual for it, a library without an entry as DeepEP's normal
+  or low-latency mode by its name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +34,11 @@ from hwmodels.collectives.expert_implementations import IMPLEMENTATIONS, ExpertI
 from hwmodels.collectives.expert_law import Exchange, exchange
 from hwmodels.device import Device
 from hwmodels.estimate import FloatArray
+from hwmodels.fit import systems
 from hwmodels.implementations import implementation
 from hwmodels.measured import Rows
 from hwmodels.network import Fabric
+from hwmodels.spelling import device_of
 from hwmodels.topology import GroupShape
 
 
@@ -68,6 +74,40 @@ SYSTEMS = {
 }
 """The network of the systems with rows over several nodes is stated (CX-7, EFA) or, for ``h100_sxm``, 50 GB/s a
 GPU by the low-latency rows, which reach 44."""
+
+
+
+@cache
+def system_of(cell: str) -> System | None:
+    """The system that a ``gpu`` cell names: an entry of `SYSTEMS`, else its device on the links usual for that part.
+
+    None for a part that the catalog lacks.
+    """
+    if cell in SYSTEMS:
+        return SYSTEMS[cell]
+    words = cell.split()
+    device = next((d for n in range(len(words), 0, -1) if (d := device_of(" ".join(words[:n])))), "")
+    fabric = systems.system_of(cell.upper().replace("_", " "))
+    if not device or fabric is None:
+        return None
+    rack = fabric.gpus_per_node > 8
+    inter, ports = (fabric.inter, fabric.ports) if fabric.inter else ("infiniband-ndr", fabric.gpus_per_node)
+    return System(device, fabric.intra, inter, ports, 4 if rack else fabric.gpus_per_node, fabric.gpus_per_node)
+
+
+UNKNOWN = (
+    (r"low.?latency|[_-]ll\b", "deepep-low-latency"),
+    (r"ep\b|deep.?ep|moe|all.?to.?all|a2a|dispatch|normal", "deepep-normal"),
+)
+"""Words of a library that has no entry -> the one whose law speaks for it; most libraries follow DeepEP's two modes."""
+
+
+def _known(key: str, lib: str) -> str:
+    """Key of the library, or of the one that stands for it; empty for one that says nothing of experts."""
+    if key in IMPLEMENTATIONS:
+        return key
+    return next((entry for pattern, entry in UNKNOWN if re.search(pattern, lib, re.IGNORECASE)), "")
+
 
 DTYPES = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "fp8": "fp8", "fp8_block": "fp8",
@@ -138,7 +178,9 @@ def _limited(entry: ExpertImplementation, columns: dict[str, FloatArray]) -> NDA
 def _words(rows: Rows) -> tuple[NDArray[np.str_], NDArray[np.str_], NDArray[np.str_]]:
     """Library, phase of the law, and payload of each row."""
     w = rows.words
-    keys = [implementation(s, "", lib).key for s, lib in zip(w["source"], w["lib"], strict=True)]
+    keys = [
+        _known(implementation(s, "", lib).key, str(lib)) for s, lib in zip(w["source"], w["lib"], strict=True)
+    ]  # fmt: skip
     phases = [PHASES.get(p, p) for p in w["phase"]]
     low = [
         p == "combine" and DTYPES.get(d) == "fp4" and key == "trtllm-deepep-low-latency"
@@ -155,9 +197,9 @@ def reasons(rows: Rows) -> NDArray[np.object_]:
     keys, phases, dtypes = _words(rows)
     found = np.full(len(rows), "", object)
     for i, (gpu, key, phase, dtype) in enumerate(zip(rows.words["gpu"], keys, phases, dtypes, strict=True)):
-        if gpu not in SYSTEMS:
+        if system_of(str(gpu)) is None:
             found[i] = f"gpu '{gpu}' is not in the catalog"
-        elif key not in IMPLEMENTATIONS:
+        elif not key:
             found[i] = "the library is not known"
         elif phase not in IMPLEMENTATIONS[key].phases:
             found[i] = f"{key} has no phase '{phase}'"
@@ -176,7 +218,9 @@ def batches(rows: Rows) -> Iterator[Batch]:
         index = np.flatnonzero(usable & (label == one))
         first = int(index[0])
         part = rows.take(usable & (label == one))
-        system, entry = SYSTEMS[str(rows.words["gpu"][first])], IMPLEMENTATIONS[str(keys[first])]
+        system, entry = system_of(str(rows.words["gpu"][first])), IMPLEMENTATIONS[str(keys[first])]
+        if system is None:
+            continue
         phase, dtype, how = str(phases[first]), str(dtypes[first]), str(routing[first])
         fabric, device = fabric_of(system), catalog.device(system.device)
         c = numbers(part, system)

@@ -29,7 +29,7 @@ GENERATIONS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Section -> devices whose rows its fit sees; the first is the one that throttling is relative to."""
 
-FORMATS = ("bf16", "fp8", "fp8_block", "fp4", "int8", "int8_wo", "int4_wo")
+FORMATS = ("bf16", "fp8", "fp8_block", "fp4", "int8", "int8_dynamic", "int8_wo", "int4_wo")
 """In the order of fitting: a format with few rows takes the rest from those before it."""
 
 SHAPE_FREE = (
@@ -48,11 +48,13 @@ IMPLEMENTATION_FREE = (Free("efficiency", 0.8, 0.25, 1.0), Free("floor", 3e-6, 5
 POWER_FREE = (Free("throttle", 0.12, 0.001, 0.5),)
 """Of each implementation where a format has `ENOUGH` rows: how hot a kernel runs depends on how well it feeds the
 cores, and vLLM's rows ran in short bursts at boost clock (data/README, trap 6)."""
-QUANTISE_FREE = (Free("quantise_row", 1e-7, 1e-9, 3e-6), Free("quantise_pass", 1.0, 0.01, 10.0))
+QUANTISE_FREE = (Free("quantise_row", 1e-7, 1e-9, 3e-6), Free("quantise_pass", 1.0, 0.01, 60.0))
 """Of each implementation as well, for formats that activations must be turned into."""
 
-IMPLEMENTATION_EXTRA: Mapping[str, tuple[str, ...]] = {"vidur": ("tail", "k_ramp", "tile_128x128", "tile_256x64")}
-"""Vidur's rows ran the kernels of an older cuBLAS."""
+IMPLEMENTATION_EXTRA: Mapping[str, tuple[str, ...]] = {
+    "vidur": ("tail", "k_ramp", "tile_128x128", "tile_256x64"), "deepgemm": ("k_ramp",),
+}  # fmt: skip
+"""Vidur's rows ran the kernels of an older cuBLAS; DeepGEMM's are persistent, so that tiles overlap their prologues."""
 
 FEW_FREE = ("k_ramp", "split_k")
 """What a format with fewer rows than `ENOUGH` has for itself, beside the coefficients of its implementation."""
@@ -233,7 +235,7 @@ def fit_generation(
     formats : sequence of str
         Formats to fit, 16-bit first.
     starts : int
-        Random starts of each fit.
+        Random starts of the first format; the others, which have fewer coefficients, take two.
     """
     mine = rows.take(usable(rows) & np.isin(rows.words["device"], GENERATIONS[generation]))
     fixed: Numbers = {}
@@ -243,7 +245,7 @@ def fit_generation(
         part = mine.take(np.isin(mine.words["law_dtype"], ("bf16", "fp16") if name == "bf16" else (name,)))
         if len(part) < FEWEST or (not fixed and name != "bf16"):
             continue
-        found, errors = fit_format(part, generation, form, fixed, starts)
+        found, errors = fit_format(part, generation, form, fixed, starts if not fixed else min(starts, 2))
         big = np.zeros(len(part), np.bool_)
         for device in set(part.words["device"].tolist()):
             its = part.words["device"] == device

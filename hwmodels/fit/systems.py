@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hwmodels import implementations
 from hwmodels.collectives.custom import FRAMEWORKS
+from hwmodels.estimate import FloatArray
 from hwmodels.measured import Rows
 from hwmodels.network import Fabric, Link
 from hwmodels.topology import GroupShape
@@ -38,7 +39,7 @@ GPUS: tuple[tuple[str, int, str], ...] = (
 NETWORKS: tuple[tuple[str, str, int], ...] = (
     # pattern, network, ports of a node (of a domain of 72 GPUs for GB200 and GB300)
     (r"GB[23]00", "infiniband-ndr", 72),
-    (r"pairwise|A40\b", "ethernet-25g", 1),
+    (r"pairwise|A40\b", "ethernet-100g", 1),
     (r"Azure", "infiniband-hdr-host", 2),
     (r"p4d", "efa-v1", 4), (r"p5en", "efa-v3", 16), (r"p5", "efa-v2", 32), (r"[Pp]6-[Bb]200", "efa-v4", 8),
     (r"Pollara 400", "pollara-400", 8), (r"400GbE RoCE|RoCE.*400", "roce-400g", 8), (r"RoCE", "roce-200g", 8),
@@ -153,3 +154,52 @@ def usable(rows: Rows) -> Rows:
     """Rows that a law covers, with ``impl`` and ``forced``."""
     rows = named(rows)
     return rows.take(np.asarray(reasons(rows) == "", dtype=np.bool_))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of a file that one call prices.
+
+    Attributes
+    ----------
+    rows : ndarray of int
+        Their positions.
+    system : System
+    op, impl, forced : str
+    nbytes : ndarray
+    shape : GroupShape
+    """
+
+    rows: NDArray[np.int64]
+    system: System
+    op: str
+    impl: str
+    forced: str
+    nbytes: FloatArray
+    shape: GroupShape
+
+
+def batches(rows: Rows) -> list[Batch]:
+    """`rows` (with ``impl`` and ``forced``, `hwmodels.fit.systems.named`) by system, op and implementation.
+
+    Groups over several nodes are apart by their ranks in a node, because idle GPUs leave their ports unused.
+    """
+    by_key: dict[tuple[object, ...], list[int]] = {}
+    columns = [rows.words[c].tolist() for c in ("system", "op", "impl", "forced")]
+    for i, cells in enumerate(zip(*columns, strict=True)):
+        system = system_of(cells[0])
+        if system is None:
+            continue
+        gpus = float(rows.numbers["n_gpus"][i])
+        nodes = system.nodes(float(rows.numbers["n_nodes"][i]), gpus)
+        by_key.setdefault((system, *cells[1:], np.ceil(gpus / nodes) if nodes > 1 else 0.0), []).append(i)
+    found = []
+    for (system_, op, impl, forced, _), at in by_key.items():
+        if not isinstance(system_, System):
+            raise TypeError(system_)
+        its = np.asarray(at, dtype=np.int64)
+        keep = np.zeros(len(rows), dtype=np.bool_)
+        keep[its] = True
+        shape = shape_of(system_, rows.take(keep))
+        found.append(Batch(its, system_, OPS[str(op)], str(impl), str(forced), rows.numbers["bytes"][its], shape))
+    return found

@@ -62,9 +62,11 @@ _ALL = (
     # OCP Microscaling Formats 1.0: one 8-bit scale for 32 elements
     Format("mxfp8", "fp8", _bytes("fp8", 8, 32), _bytes("fp8", 8, 32), 2.0, ("fp8_block", "fp8", "bf16"), True),
     # NVFP4: one fp8 scale for 16 elements
-    Format("fp4", "fp4", DTYPE_BYTES["fp4"], DTYPE_BYTES["fp4"], 2.0, ("fp8_block", "fp8", "bf16"), True),
-    Format("mxfp4", "fp4", 0.5 + 1 / 32, 0.5 + 1 / 32, 2.0, ("fp4", "fp8_block", "fp8", "bf16"), True),
+    Format("fp4", "fp4", DTYPE_BYTES["fp4"], DTYPE_BYTES["fp4"], 2.0, ("fp8", "fp8_block", "bf16"), True),
+    Format("mxfp4", "fp4", 0.5 + 1 / 32, 0.5 + 1 / 32, 2.0, ("fp4", "fp8", "fp8_block", "bf16"), True),
     Format("int8", "int8", 1.0, 1.0, 2.0, ("fp8", "bf16"), quantised=True),
+    # quantised row by row by kernels of the framework, not fused: many passes over the activations
+    Format("int8_dynamic", "int8", 1.0, 1.0, 2.0, ("int8", "fp8", "bf16"), quantised=True),
     Format("int8_wo", "bf16", 2.0, 1.0, 2.0, ("int4_wo", "bf16")),
     # one 16-bit scale and zero point for 128 weights (AWQ, GPTQ)
     Format("int4_wo", "bf16", 2.0, 0.5 + 2 * 2 / 128, 2.0, ("int8_wo", "bf16")),

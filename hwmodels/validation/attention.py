@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hwmodels import catalog, measured
 from hwmodels.device import Device
 from hwmodels.estimate import Estimate
+from hwmodels.fit.attention import decode_rows
 from hwmodels.kernels.attention import attention_seconds
 from hwmodels.measured import Rows
 from hwmodels.validation.scored import Scored, keys
@@ -21,7 +23,7 @@ EIGHT_BIT = ("fp8", "int8")
 def predict(device: Device, rows: Rows, impl: str, dtype: str, kv_dtype: str) -> Estimate:
     """Price of rows that share device, implementation and formats: forward, or forward and backward together.
 
-    Rows that do not say so are causal; a prefill of one query is a prefill.
+    Rows that do not say so are causal; a prompt of one token runs in the kernel of `decode_rows`.
     """
     w, n = rows.words, rows.numbers
     arguments = {
@@ -30,10 +32,11 @@ def predict(device: Device, rows: Rows, impl: str, dtype: str, kv_dtype: str) ->
         "causal": np.where(np.isnan(n["causal"]), 1.0, n["causal"]),
     }  # fmt: skip
     mid, spread = np.zeros(len(rows)), np.zeros(len(rows))
-    for phase, its in (("decode", w["phase"] == "decode"), ("prefill", w["phase"] != "decode")):
+    steps = decode_rows(rows)
+    for phase, its in (("decode", steps), ("prefill", ~steps)):
         if not its.any():
             continue
-        part = {name: value[its] for name, value in arguments.items()}
+        part: dict[str, Any] = {name: value[its] for name, value in arguments.items()}
         price = attention_seconds(
             device, **part, direction="forward", dtype=dtype, kv_dtype=kv_dtype, impl=impl, phase=phase
         )

@@ -59,7 +59,7 @@ def score(path: Path) -> Scored:
     if not kept.any():
         return out
     part = rows.take(kept)
-    price = law.estimate(part, law.Fitted())
+    price = law.estimate(systems.batches(part), len(part), law.Fitted())
     out.predicted_s[kept], out.spread[kept] = price.mid, price.spread
     out.x[kept] = n["bytes"][kept]
     where, link, fabric = _places(part)

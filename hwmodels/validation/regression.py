@@ -4,7 +4,7 @@ The limits of a measured file hold for exactly its content, so they are kept by 
 
     {"schema": 1, "slack_pct": 0.05,
      "files": {"SHA256": {"name": "gemm_measured.csv", "rows": 7309,
-                          "errors": {"pool:NAME:median": 3.1, "pool:NAME:p90": 9.0, "target:NAME": 3.5}}}}
+                          "errors": {"all:median": 4.0, "pool:NAME:median": 3.1, "target:NAME": 3.5}}}}
 
 A file without an entry is scored and not judged.
 """
@@ -21,7 +21,7 @@ from hwmodels.errors import Fault, InputError
 from hwmodels.files import read_json, write_json
 from hwmodels.validation.cases import Cases, grouped
 from hwmodels.validation.scored import Scored
-from hwmodels.validation.targets import evaluate
+from hwmodels.validation.targets import MIN_ROWS, evaluate
 
 SCHEMA = 1
 SLACK_PCT = 0.05
@@ -39,7 +39,7 @@ class FileErrors:
     sha256, name : str
     rows : int
     errors : Mapping[str, float]
-        ``pool:GROUP:median``, ``pool:GROUP:p90``, ``target:NAME`` -> per cent.
+        ``all:median``, ``pool:GROUP:p90``, ``target:NAME`` ... -> per cent.
     """
 
     sha256: str
@@ -49,14 +49,13 @@ class FileErrors:
 
 
 def errors_of(part: Scored) -> FileErrors:
-    """Errors of every pooled group and target of one file."""
+    """Errors of one file, of its pooled groups and its targets; of selections of at least `MIN_ROWS` rows."""
     cases = Cases.of([part])
-    found: dict[str, float] = {}
+    found = {f"all:{metric}": round(cases.figure(metric), 2) for metric in METRICS if len(cases)}
     for group in grouped(cases, cases.pool):
-        for metric, key in METRICS.items():
-            found[f"pool:{group['group']}:{metric}"] = group[key]
-    for line in evaluate(cases):
-        found[f"target:{line.name}"] = round(line.figure, 2)
+        if group["n"] >= MIN_ROWS:
+            found |= {f"pool:{group['group']}:{metric}": group[key] for metric, key in METRICS.items()}
+    found |= {f"target:{line.name}": round(line.figure, 2) for line in evaluate(cases) if line.n >= MIN_ROWS}
     return FileErrors(fingerprint(part.file), Path(part.file).name, int(part.line.size), found)
 
 

@@ -210,26 +210,15 @@ def _reached(target: Target, member: str, metric: str, part: Cases) -> Reached:
     return Reached(target.name, target.what, member, metric, len(part), figure, own, limit, allowed, met)
 
 
-def from_held_out(name: str, found: Iterable[HeldOut]) -> list[Reached]:
-    """Lines of rows that took no part in the fit which predicts them; the median is judged."""
+def from_held_out(law: str, found: Iterable[HeldOut]) -> list[Reached]:
+    """Lines of rows that took no part in the fit of `law` which predicts them; the median is judged."""
+    name, what = f"held-out-{law}", f"left out of the fit of {law}"
     lines = []
     for item in found:
-        met = item.median_pct <= item.limit_pct if item.limit_pct is not None and item.n >= MIN_ROWS else None
-        lines.append(
-            Reached(
-                name,
-                "left out",
-                item.what,
-                "median",
-                item.n,
-                item.median_pct,
-                None,
-                item.limit_pct,
-                item.limit_pct,
-                met,
-            )
-        )
-        lines.append(Reached(name, "left out", item.what, "p90", item.n, item.p90_pct, None, None, None, None))
+        limit = item.limit_pct
+        met = item.median_pct <= limit if limit is not None and item.n >= MIN_ROWS else None
+        lines.append(Reached(name, what, item.what, "median", item.n, item.median_pct, None, limit, limit, met))
+        lines.append(Reached(name, what, item.what, "p90", item.n, item.p90_pct, None, None, None, None))
     return lines
 
 

@@ -39,6 +39,7 @@ HARDWARE: dict[tuple[str, int], Hardware] = {
     ("A100", 80): Hardware("a100-sxm-80gb", "dgx-a100"),
     ("A100", 40): Hardware("a100-sxm-40gb", "dgx-a100-40gb"),
     ("H100", 80): Hardware("h100-sxm-80gb", "dgx-h100"),
+    ("H100", 96): Hardware("h100-sxm-96gb-500w", "dgx-h100"),
     ("H200", 141): Hardware("h200-sxm-141gb", "hgx-h200"),
     ("B200", 180): Hardware("b200-sxm-180gb", "hgx-b200"),
     ("B300", 288): Hardware("b300-sxm-288gb", "hgx-b200", inter="infiniband-xdr"),

@@ -38,6 +38,7 @@ BARE = {
 STEP = {
     "decode__efficiency": 0.5, "decode__launch": 1e-5, "decode__block": 1e-12, "decode__key": 1e-15,
     "decode__waves": 0.0, "decode__cache_speed": 1.0, "decode__splits": 1.0, "decode__group": 0.0,
+    "decode__rows": 0.0,
 }  # fmt: skip
 
 
@@ -321,10 +322,12 @@ def test_chain_of_blocks() -> None:
     assert efficiency("flash", "") == (0.6, 0.1)
     assert efficiency("vllm-fa3", "") == (0.7, 0.1)
     assert efficiency("vllm-fa3", "fp8") == (0.4, 0.1)
-    assert efficiency("vllm-fa3", "kv8") == (0.7, 0.1)  # its own kernel rather than another's on an fp8 cache
+    # Its own kernel in 16 bits rather than another's on an fp8 cache, and less sure.
+    assert efficiency("vllm-fa3", "kv8") == (0.7, pytest.approx(0.1 + 0.15))
     assert efficiency("flash", "kv8") == (0.5, 0.1)
-    assert efficiency("sglang-fa3", "") == (0.7, pytest.approx(0.1 + TRANSFER_SPREAD))
-    assert efficiency("nobody", "") == (0.6, pytest.approx(0.1 + TRANSFER_SPREAD))
+    # Leaving frameworks out: 12-15% off where the library is the same, 14-46% where it is not.
+    assert efficiency("sglang-fa3", "") == (0.7, pytest.approx(0.1 + 0.15))
+    assert efficiency("nobody", "") == (0.6, pytest.approx(0.1 + 0.35))
 
 
 def test_transferred_device_is_less_sure() -> None:

@@ -232,7 +232,8 @@ def test_every_datasheet_row_agrees(shared_data: Path) -> None:
         sheet = {float(r["mem_bw_GBps"]) * 1e9 for r in csv.DictReader(stream) if r["mem_bw_GBps"]}
     for name in catalog.device_names():
         device = catalog.device(name)
-        if device.kind == "gpu" and name != "a40-48gb":  # of its own data sheet, not in that file
+        # The A40 is of its own data sheet, the H100 of 500 W of torchtitan's words: neither is in that file.
+        if device.kind == "gpu" and name not in ("a40-48gb", "h100-sxm-96gb-500w"):
             assert any(checks.close(device.memory_bandwidth, true) == "" for true in sheet), name
     assert checks.close(3350e9 * 2.0**30 / 1e9, 3350e9) == "mixes up GiB/s and GB/s"
     assert checks.close(2 * 450e9, 450e9) == "counts both directions"

@@ -23,8 +23,8 @@ IMPLS = ("", "nccl-default", "trtllm-custom", "sglang-custom-graph", "vllm-custo
 ZERO = ("ll.latency", "ll.hop", "ll.jump", "ll.jump_hop", "ll128.latency", "ll128.hop", "simple.latency", "simple.hop",
         "simple.tail", "nvls.latency", "nvls.tail", "group_half", "overlap_loss", "pair.latency", "pair.hop",
         "pair.bulk_latency", "pair.bulk_hop", "pair.tail")  # fmt: skip
-ONE = ("ll.efficiency", "ll128.efficiency", "simple.efficiency", "nvls.efficiency", "ring.efficiency", "tree.cost",
-       "pair.efficiency", "pair.rate", "pair.sharpness")  # fmt: skip
+ONE = ("ll.efficiency", "ll.sharpness", "ll128.efficiency", "simple.efficiency", "nvls.efficiency",
+       "ring.efficiency", "tree.cost", "pair.efficiency", "pair.rate", "pair.sharpness")  # fmt: skip
 
 
 def shape(ranks: int, nodes: int, stride: int = 1) -> GroupShape:

@@ -230,3 +230,11 @@ def test_shapes_that_were_left_out_are_met(shared_data: Path) -> None:
     found = fitting.held_out(shared_data)
     assert found[0].n == 3818
     assert found[0].median_pct < 7.0
+
+
+def test_a_part_without_an_entry_is_taken_on_its_usual_links() -> None:
+    named = expert_rows.system_of("h20_sxm")
+    assert named is not None and (named.device, named.intra, named.gpus_per_node) == ("h20-sxm-96gb", "nvlink4", 8)
+    rack = expert_rows.system_of("gb300 NVL72")
+    assert rack is not None and (rack.gpus_per_node, rack.domain) == (4, 72)
+    assert expert_rows.system_of("abacus") is None

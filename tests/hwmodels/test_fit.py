@@ -231,12 +231,12 @@ def groups() -> dict[str, dict[str, float]]:
         ("gemm h100-sxm-80gb bf16 trtllm large", 6, 18),
         ("gemm h100-sxm-80gb fp16 vidur large", 7, 20),
         ("gemm b200-sxm-180gb bf16 trtllm large", 7, 18),
-        ("collective 8xA100-SXM4-80GB NVSwitch all_gather 1 node >=64MiB", 4, 8),
-        ("collective 8xA100-SXM4-80GB NVSwitch reduce_scatter 1 node >=64MiB", 4, 8),
-        ("collective 8xA100-SXM4-80GB NVSwitch all_reduce 1 node >=64MiB", 5, 9),
-        ("collective 8xH100-SXM5 NVSwitch all_reduce 1 node >=64MiB", 4, 10),
-        ("collective 8xB200-SXM NVSwitch all_reduce 1 node >=64MiB", 5, 9),
-        ("collective p4de.24xlarge (8xA100-80, 4x100G EFA all_reduce 2 nodes >=64MiB", 8, 15),
+        ("collective 8xA100-SXM4-80GB NVSwitch all_gather nccl 1 node", 4, 8),
+        ("collective 8xA100-SXM4-80GB NVSwitch reduce_scatter nccl 1 node", 4, 8),
+        ("collective 8xA100-SXM4-80GB NVSwitch all_reduce nccl 1 node", 4, 10),
+        ("collective 8xH100-SXM5 NVSwitch all_reduce nccl 1 node", 4, 10),
+        ("collective 8xB200-SXM NVSwitch all_reduce nccl 1 node", 4, 9),
+        ("collective p4de.24xlarge (8xA100-80, 4x100G EFA all_reduce nccl 2 nodes >=64MiB", 8, 15),
     ],
 )
 def test_errors_on_published_rows(groups: dict[str, dict[str, float]], group: str, median: float, p90: float) -> None:

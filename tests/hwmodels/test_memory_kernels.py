@@ -126,6 +126,28 @@ def test_unknown_kinds_are_named_with_near_ones() -> None:
     assert moved("add").words == 3
 
 
+def test_operators_that_training_names_are_kinds_that_move_the_same() -> None:
+    from planner.layout import Layout, LayoutBatch
+    from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec
+    from planner.plan import Workload
+    from planner.presets import get
+    from planner.workload.lower import lower
+
+    model = ModelSpec("toy", "llama", 512, 1000, (DecoderLayer(Attention(8, 2, 64), Mlp(1024)),) * 2)
+    lowered = lower(model, Workload(256, 8, "bf16", "adamw", "megatron"), LayoutBatch.of(Layout()), get("megatron"))
+    ops = [op for block in (*lowered.layers, lowered.head) for op in block.ops if op.kind == "memory"]
+    named = {op.name: op for op in ops if op.impl}
+    assert {op.impl.removesuffix("_backward") for op in named.values()} <= set(KINDS)
+    # 256 tokens: a norm over 512, a SwiGLU of 1024 and a loss over 1000 words, fused.
+    for name, kind_, elements in (
+        ("final_norm", "rmsnorm", 256 * 512), ("mlp.activation", "silu_mul", 256 * 1024),
+    ):  # fmt: skip
+        assert float(named[name].dims["nbytes"]) == float(kernel_bytes(kind_, elements)), name
+    back = named["final_norm.grad"]
+    assert float(back.dims["nbytes"]) == float(kernel_bytes("rmsnorm", 256 * 512, backward=True))
+    assert back.kernels == 2.0 and back.impl == "rmsnorm_backward"
+
+
 # --- launches
 
 

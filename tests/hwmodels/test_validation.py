@@ -196,7 +196,7 @@ def test_collectives_are_split_by_nodes_size_and_custom_kernels() -> None:
 
 def test_held_out_lines() -> None:
     good, bad = HeldOut("hopper", 100, 12.0, 30.0, 13.0), HeldOut("ada", 100, 40.0, 80.0, None)
-    lines = targets.from_held_out("held-out-gemm", [good, bad])
+    lines = targets.from_held_out("gemm", [good, bad])
     assert [line.met for line in lines] == [True, None, None, None]
     assert [line.metric for line in lines] == ["median", "p90", "median", "p90"]
 
@@ -233,11 +233,12 @@ def test_limits_shrink_and_never_grow(tmp_path: Path) -> None:
     regression.tighten(errors(1.2), limits)
     kept = json.loads(limits.read_text())
     (entry,) = kept["files"].values()
-    assert entry["errors"] == {"pool:p:median": 20.0, "pool:p:p90": 20.0, "target:expert:median": 20.0}
+    names = ("all:median", "all:p90", "pool:p:median", "pool:p:p90", "target:expert:median")
+    assert entry["errors"] == dict.fromkeys(names, 20.0)
     assert regression.check(errors(1.2), limits) == []
     assert regression.check(errors(1.2004), limits) == []  # within the slack of 0.05 points
     worse = regression.check(errors(1.3), limits)
-    assert len(worse) == 3 and "rose from 20.00 % to 30.00 %" in worse[0]
+    assert len(worse) == 5 and "rose from 20.00 % to 30.00 %" in worse[0]
     regression.tighten(errors(1.3), limits)
     assert json.loads(limits.read_text()) == kept
     regression.tighten(errors(1.1), limits)
@@ -247,8 +248,9 @@ def test_limits_shrink_and_never_grow(tmp_path: Path) -> None:
 def test_a_group_that_vanishes_is_a_regression(tmp_path: Path) -> None:
     file, limits = tmp_path / "x.csv", tmp_path / "limits.json"
     file.write_text("anything")
-    regression.tighten([regression.errors_of(scored("expert", [1.0], [1.0], file=str(file)))], limits)
-    renamed = regression.errors_of(scored("expert", [1.0], [1.0], file=str(file), pool="q"))
+    ten = [1.0] * 10
+    regression.tighten([regression.errors_of(scored("expert", ten, ten, file=str(file)))], limits)
+    renamed = regression.errors_of(scored("expert", ten, ten, file=str(file), pool="q"))
     assert any("no row is predicted any more" in line for line in regression.check([renamed], limits))
 
 

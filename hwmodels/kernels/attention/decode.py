@@ -5,7 +5,7 @@ sequence (Dao et al. 2023, Flash-Decoding); all query heads of the KV head share
 ``n = batch x KV heads`` blocks::
 
     read   = (K + V + Q + O) / (bandwidth x efficiency)               x cache_speed where L2 holds them
-    work   = n (block x block_dim^log2(d / 128) + key x kv_len x d / 128) / units
+    work   = n (block x block_dim^log2(d / 128) x (1 + rows x heads / 16) + key x kv_len x d / 128) / units
     chain  = key x kv_len x d / 128 / splits                          a sequence on its few blocks
     t      = launch + (read^4 + work^4 + chain^4)^(1/4)
 
@@ -14,7 +14,8 @@ sequence (Dao et al. 2023, Flash-Decoding); all query heads of the KV head share
 - `chain` is Little's law: a long sequence that a kernel spreads over few blocks has too few bytes
   in flight to fill the memory.
 - Blocks that are not split fill the SMs in waves: a share `waves` of the last, unfilled one is lost from both.
-- More query heads than 16 rows of a tensor-core tile make a key dearer (`group`).
+- More query heads than 16 rows of a tensor-core tile make a key dearer (`group`), and the start and end of a
+  block grow with their queries and results (`rows`).
 - A kernel may have a version of its own for one query head a KV head (`single`) and for groups that exceed
   `grouped_to` (`apart`: each query head then reads the cache for itself, from L2).
 """
@@ -54,7 +55,8 @@ def seconds(s: Shapes, hardware: Hardware, c: Mapping[str, float]) -> FloatArray
 
     crowded = np.where(apart, 0.0, np.maximum(group / 16.0, 1.0) - 1.0)
     key = keys * version("key") * s.dim / 128.0 * (1.0 + c["group"] * crowded)
-    start = version("block") * c["block_dim"] ** (np.log2(np.maximum(s.dim, 1.0)) - 7.0)
+    rows = np.where(apart, 0.0, group / 16.0)
+    start = version("block") * c["block_dim"] ** (np.log2(np.maximum(s.dim, 1.0)) - 7.0) * (1.0 + c["rows"] * rows)
     chain = key / version("splits")
     q_bytes, kv_bytes = s.q_bytes, s.kv_bytes
     hit = cached_share(kv_bytes, hardware.cache)

@@ -71,7 +71,7 @@ def _tiles(s: Shapes, rows_a_query: FloatArray) -> tuple[FloatArray, FloatArray,
 def seconds(s: Shapes, hardware: Hardware, c: Mapping[str, float], backward: bool = False) -> FloatArray:
     """Seconds of each call; `c` holds the coefficients by the names of the module's text."""
     group = s.n_heads / np.maximum(s.n_kv_heads, 1.0)
-    packed = c["packed"] > 0.5
+    packed = c["packed"] > 0.5 and not backward  # a backward block owns keys, not the rows of a group
     tile_rows, blocks, tiles, longest = _tiles(s, group if packed else np.ones_like(group))
     blocks_at_once = s.batch * (s.n_kv_heads if packed else s.n_heads)
     work = BACKWARD_FLOP_RATIO if backward else 1.0
