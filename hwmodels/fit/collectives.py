@@ -25,6 +25,8 @@ from hwmodels.fit.collectives_free import (
     BY_OP,
     CUSTOM,
     CUSTOM_STARTS,
+    FEW_ROWS,
+    FEW_SPREAD,
     INFERRED,
     LIMIT_SLOPES,
     LIMITS,
@@ -176,11 +178,10 @@ def _block(name: str, what: str, free: Sequence[Free], values: FloatArray, error
 
 def _spreads(name: str, rows: Rows, errors: FloatArray, where: str) -> Block:
     large = rows.numbers["bytes"] >= LARGE_BYTES
-    both = rms(errors)
-    values = {
-        "spread.small": rms(errors[~large]) if (~large).any() else both,
-        "spread.large": rms(errors[large]) if large.any() else both,
-    }
+    values = {}
+    for word, its in (("small", ~large), ("large", large)):
+        told = int(its.sum()) >= FEW_ROWS
+        values[f"spread.{word}"] = rms(errors[its]) if told else max(rms(errors), FEW_SPREAD)
     return Block("", f"residuals on {FILE}, {name}, {where}", len(rows), 0.0, values)
 
 

@@ -68,5 +68,8 @@ NETWORK_KINDS = ("infiniband", "roce", "efa", "ethernet")
 INFERRED = ("infiniband-hdr-host", "ethernet-100g")
 """Networks whose kind the rows do not state: they say nothing of others."""
 TOLERANCE = 1e-5
+FEW_ROWS = 6
+FEW_SPREAD = 0.15
+"""A class of fewer rows than this does not show its own spread: that of systems left out of the fit stands for it."""
 PRIOR = 0.02
 """Weight of the start of a coefficient that the rows do not tell, in rows."""

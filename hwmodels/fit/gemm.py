@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import catalog, measured, yamlfile
-from hwmodels.device import Coefficient, Device
+from hwmodels.device import Device
 from hwmodels.estimate import FloatArray
 from hwmodels.fit.solve import Free, bare, rms, solve, with_coefficients
 from hwmodels.kernels.formats import Format, format_of
 from hwmodels.kernels.gemm import gemm_coefficient, gemm_seconds, grouped_gemm_seconds, is_large
 from hwmodels.laws import Block, Section
 from hwmodels.measured import Rows
+from hwmodels.validation.scored import HeldOut
 
 GENERATIONS: Mapping[str, tuple[str, ...]] = {
     "ampere": ("a100-sxm-80gb", "a40-48gb"), "hopper": ("h100-sxm-80gb", "h800-sxm-80gb"),
@@ -162,7 +163,7 @@ def _best(
 
 
 SCALE, PRIOR = 0.05, 0.02
-SMALL_WEIGHT = 0.3
+SMALL_WEIGHT = 0.15
 """Weight of a row that stays in the cache (decode shapes) beside one that does not."""
 
 
@@ -327,12 +328,14 @@ def _searched(rows: Rows, sections: dict[str, Section]) -> dict[str, Section]:
     )
     residual = rms(np.log(np.asarray(ratios) / factor))
     for name, section in sections.items():
-        extra = {}
+        blocks = list(section.blocks)
         for b in section.blocks:
             if "efficiency" in b.values:
-                extra[b.prefix + f"impl.{SEARCHED}.efficiency"] = min(b.values["efficiency"] * factor, 1.0)
-                extra |= {f"{b.prefix}impl.{SEARCHED}.{f.name}": 0.0 for f in QUANTISE_FREE if f.name in b.values}
-        found[name] = replace(section, blocks=(*section.blocks, Block("", source, len(ratios), residual, extra)))
+                extra = {f"impl.{SEARCHED}.efficiency": min(b.values["efficiency"] * factor, 1.0)}
+                extra |= {f"impl.{SEARCHED}.{f.name}": 0.0 for f in QUANTISE_FREE if f.name in b.values}
+                # The source begins with that of the coefficients that it scales (`hwmodels.kernels.gemm`).
+                blocks.append(Block(b.prefix, f"{b.source}; {source}", len(ratios), residual, extra))
+        found[name] = replace(section, blocks=tuple(blocks))
     return found
 
 
@@ -378,21 +381,14 @@ ANCHOR_SPREAD = 0.15
 transfer."""
 
 
-def transferred(sections: Mapping[str, Section]) -> dict[str, Coefficient]:
-    """16-bit coefficients for a device of a generation that was not measured, from those that were.
+def held_out(data: Path) -> list[HeldOut]:
+    """Large 16-bit products of each generation, predicted by fits that saw no row of it, then with one row of it.
 
-    Each is the mean over `sections`; the efficiency and the floor of an implementation are those of the reference
-    times the mean ratio between the two. The power density is a mean as well, so a part with more peak for each watt
-    than they have is taken to lose more at its power limit: so it was from Ampere to Hopper to Blackwell.
+    Raises
+    ------
+    InputError
+        For a missing or broken file.
     """
-    tables = [numbers_of(section) for section in sections.values()]
-    names = sorted(
-        {name for table in tables for name in table if name.count(".") == 1 or name.startswith("gemm.bf16.")}
-    )
-    found = {name: float(np.mean([table[name] for table in tables if name in table])) for name in names}
-    for name in names:
-        base = "gemm.bf16." + name.rpartition(".")[2]
-        if ".impl." in name and base.endswith((".efficiency", ".floor")):
-            found[name] = found[base] * float(np.mean([table[name] / table[base] for table in tables if name in table]))
-    source = f"mean of {', '.join(sections)}"
-    return {name: Coefficient(value, source, 1, 0.1) for name, value in found.items()}
+    from hwmodels.fit import gemm_held_out
+
+    return gemm_held_out.held_out(measured.gemm(data / "gemm_measured.csv"))

@@ -13,7 +13,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hwmodels import implementations
+from hwmodels import catalog, implementations
+from hwmodels.collectives import MEMBERS
 from hwmodels.collectives.custom import FRAMEWORKS
 from hwmodels.estimate import FloatArray
 from hwmodels.measured import Rows
@@ -37,17 +38,22 @@ GPUS: tuple[tuple[str, int, str], ...] = (
     (r"MI35\d", 8, "xgmi-mi355x"), (r"MI3[02]\d", 8, "xgmi-mi300x"), (r"MI250", 8, "xgmi-mi250x"),
 )  # fmt: skip
 NETWORKS: tuple[tuple[str, str, int], ...] = (
-    # pattern, network, ports of a node (of a domain of 72 GPUs for GB200 and GB300)
+    # pattern, network, ports of a node where the cell does not count them (of a domain of 72 GPUs for GB200, GB300)
     (r"GB[23]00", "infiniband-ndr", 72),
     (r"pairwise|A40\b", "ethernet-100g", 1),
-    (r"Azure", "infiniband-hdr-host", 2),
-    (r"p4d", "efa-v1", 4), (r"p5en", "efa-v3", 16), (r"p5", "efa-v2", 32), (r"[Pp]6-[Bb]200", "efa-v4", 8),
-    (r"Pollara 400", "pollara-400", 8), (r"400GbE RoCE|RoCE.*400", "roce-400g", 8), (r"RoCE", "roce-200g", 8),
-    (r"XDR", "infiniband-xdr", 8), (r"NDR|DGX H[12]00|DGX B200", "infiniband-ndr", 8),
-    (r"HDR|DGX A100", "infiniband-hdr", 8), (r"EDR", "infiniband-edr", 4),
+    (r"net as on Azure", "infiniband-hdr-host", 2),
+    (r"p4d", "efa-v1", 4), (r"p5en", "efa-v3", 16), (r"p5", "efa-v2", 32), (r"[Pp]6-[Bb]", "efa-v4", 8),
+    (r"TCPXO|a3-mega", "tcpxo", 8), (r"TCPX|a3-high", "tcpx", 4),
+    (r"Pollara 400", "pollara-400", 8), (r"400GbE RoCE|RoCE.*400", "roce-400g", 8),
+    (r"100GbE RoCE|RoCE.*100", "roce-100g", 8), (r"RoCE", "roce-200g", 8),
+    (r"XDR", "infiniband-xdr", 8), (r"NDR", "infiniband-ndr", 8), (r"HDR", "infiniband-hdr", 8),
+    (r"EDR", "infiniband-edr", 4),
+    (r"DGX [HB][12]00|[HB][12]00.*(?:InfiniBand|\bIB\b|Azure)", "infiniband-ndr", 8),
+    (r"DGX A100|A100.*(?:InfiniBand|\bIB\b|Azure)", "infiniband-hdr", 8),
 )  # fmt: skip
 """``infiniband-hdr-host`` is what two nodes on Azure reach: 6-8 GB/s for one GPU, at most twice that for eight. Whether
 they lacked GPUDirect is not stated."""
+_PORTS = re.compile(r"\+ ?(\d+)x|(\d+)x ?(?:100G|200G|400G|800G|EDR|HDR|NDR|XDR)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,9 @@ def system_of(name: str) -> System | None:
     if gpu is None:
         return None
     network = next(((link, ports) for pattern, link, ports in NETWORKS if re.search(pattern, name)), ("", 0))
-    return System(*gpu, *network)
+    stated = _PORTS.search(name) if gpu[0] <= 8 else None
+    ports = int(stated.group(1) or stated.group(2)) if stated and network[0] else network[1]
+    return System(*gpu, network[0], ports)
 
 
 def fabric_of(system: System, intra: Link, inter: Link | None, ranks: int) -> Fabric:
@@ -144,6 +152,8 @@ def reasons(rows: Rows) -> NDArray[np.object_]:
         system = system_of(str(name))
         if system is None:
             found[i] = "the GPU of the system is not in the table"
+        elif rows.numbers["n_gpus"][i] > system.gpus_per_node * system.nodes(nodes, rows.numbers["n_gpus"][i]):
+            found[i] = "more GPUs than nodes of the system hold"
         elif not system.inter and system.nodes(nodes, rows.numbers["n_gpus"][i]) > 1:
             found[i] = "the network of the system is not in the table"
     found[outliers(rows)] = "declared an outlier by its source"
@@ -179,6 +189,13 @@ class Batch:
     shape: GroupShape
 
 
+def _can(system: System, op: str, algorithm: str) -> bool:
+    """Whether an algorithm that a row names can be forced on its op and link; NCCL itself ignores it where not."""
+    if algorithm == "nvls" and not catalog.link(system.intra).nvls:
+        return False
+    return op == "all_reduce" or (algorithm == "ring" and not MEMBERS[op].pairwise)
+
+
 def batches(rows: Rows) -> list[Batch]:
     """`rows` (with ``impl`` and ``forced``, `hwmodels.fit.systems.named`) by system, op and implementation.
 
@@ -201,5 +218,6 @@ def batches(rows: Rows) -> list[Batch]:
         keep = np.zeros(len(rows), dtype=np.bool_)
         keep[its] = True
         shape = shape_of(system_, rows.take(keep))
-        found.append(Batch(its, system_, OPS[str(op)], str(impl), str(forced), rows.numbers["bytes"][its], shape))
+        algorithm = str(forced) if _can(system_, OPS[str(op)], str(forced)) else ""
+        found.append(Batch(its, system_, OPS[str(op)], str(impl), algorithm, rows.numbers["bytes"][its], shape))
     return found

@@ -91,17 +91,32 @@ GEMM_DEFAULTS = {
 
 
 @cache
-def _names(kind: str, form: Format, impl: str, name: str) -> tuple[str, ...]:
-    """Names under which a coefficient may stand, the closest first."""
+def _names(kind: str, form: Format, impl: str, name: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Names under which a coefficient may stand, the closest first: that of all implementations, those of `impl`."""
     if kind == "cpu":
         formats: tuple[str, ...] = (form.name, *(f for f in form.like if {f, form.name} == {"bf16", "fp16"}))
-        return (*(f"gemm.{f}.{name}" for f in formats), f"gemm.{name}")
-    impls = list(dict.fromkeys((impl, impl.partition("-")[0]))) if impl else []
-    found = []
-    for f in (form.name, *form.like):
-        found += [f"gemm.{f}.impl.{i}.{name}" for i in impls]
-        found.append(f"gemm.{f}.{name}")
-    return (*found, f"gemm.{name}")
+        return (*((f"gemm.{f}.{name}", ()) for f in formats), (f"gemm.{name}", ()))
+    impls = tuple(dict.fromkeys((impl, impl.partition("-")[0]))) if impl else ()
+    own = ((f"gemm.{f}.{name}", tuple(f"gemm.{f}.impl.{i}.{name}" for i in impls)) for f in (form.name, *form.like))
+    return (*own, (f"gemm.{name}", ()))
+
+
+def _find(device: Device, form: Format, impl: str, name: str) -> Coefficient:
+    """The coefficient by the look-up of the module docstring.
+
+    One of an implementation counts only beside the common one of the same fit: where a calibration or an anchor row
+    lies over that, it says more of the device than what an implementation reached elsewhere.
+    """
+    known = device.coefficients
+    for common, special in _names(device.kind, form, impl, name):
+        base = known.get(common)
+        for key in special:
+            found = known.get(key)
+            if found and (base is None or found.source.startswith(base.source.partition(";")[0])):
+                return found
+        if base:
+            return base
+    return GEMM_DEFAULTS[name]
 
 
 def gemm_coefficient(device: Device, dtype: str, name: str, impl: str = "") -> Coefficient:
@@ -112,7 +127,7 @@ def gemm_coefficient(device: Device, dtype: str, name: str, impl: str = "") -> C
     InputError
         For an unknown format.
     """
-    return device.find(*_names(device.kind, format_of(dtype), impl, name), default=GEMM_DEFAULTS[name])
+    return _find(device, format_of(dtype), impl, name)
 
 
 def is_large(m: FloatArray, n: FloatArray, k: FloatArray, form: Format, device: Device) -> NDArray[np.bool_]:
@@ -140,7 +155,7 @@ def _positive(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
 def _numbers(device: Device, form: Format, impl: str) -> dict[str, float]:
     """Every coefficient of the law as a plain float."""
     names = [name for name in GEMM_DEFAULTS if name.startswith("cpu_") == (device.kind == "cpu")]
-    c = {name: device.find(*_names(device.kind, form, impl, name), default=GEMM_DEFAULTS[name]).value for name in names}
+    c = {name: _find(device, form, impl, name).value for name in names}
     c |= {"peak": device.peak(form.peak), "bandwidth": device.memory_bandwidth, "tdp": device.tdp_w}
     c |= {"in": form.weight_bytes, "out": form.result_bytes}
     if device.kind == "gpu":
@@ -150,9 +165,7 @@ def _numbers(device: Device, form: Format, impl: str) -> dict[str, float]:
         c["l2"] = device.l2_bytes or CACHE_PER_SM * n_sm
         c["stream"] = c["bandwidth"] * c["memory_efficiency"]
         c["cache_bandwidth"] = max(c["cache_per_sm"] * n_sm, c["stream"])
-        plain = device.find(
-            *_names(device.kind, format_of("bf16"), impl, "floor"), default=GEMM_DEFAULTS["floor"]
-        ).value
+        plain = _find(device, format_of("bf16"), impl, "floor").value
         c["launches"] = max(c["floor"] - plain, 0.0) if form.quantised else 0.0
     return c
 
@@ -219,18 +232,18 @@ def _gpu_chunk(sizes: list[FloatArray], c: Mapping[str, float], quantise: bool) 
 
 def _spread(device: Device, form: Format, impl: str, large: NDArray[np.bool_]) -> FloatArray:
     """Relative half-width: the residual of the size class, and what a stand-in adds."""
-    lead = device.find(*_names(device.kind, form, impl, "efficiency"), default=GEMM_DEFAULTS["efficiency"])
+    lead = _find(device, form, impl, "efficiency")
     found = []
     for name in ("spread.large", "spread.small"):
-        own = device.find(*_names(device.kind, form, "", name), default=GEMM_DEFAULTS[name])
+        own = _find(device, form, "", name)
         # A calibration or an anchor brings its own residual; that of the section it lies over says less.
         found.append(own.value + own.residual if own.rows and own.source == lead.source else lead.residual)
     extra = 0.0
     measured = [f for f in (form.name, *form.like) if f"gemm.{f}.efficiency" in device.coefficients]
     if measured and measured[0] != form.name and {measured[0], form.name} != {"bf16", "fp16"}:
         extra += FORMAT_SPREAD
-    known = [name for name in _names(device.kind, form, impl, "efficiency") if ".impl." in name]
-    if impl and measured and not any(name in device.coefficients for name in known):
+    special = [key for _, keys in _names(device.kind, form, impl, "efficiency") for key in keys]
+    if impl and measured and not any(key in device.coefficients for key in special):
         extra += IMPLEMENTATION_SPREAD
     return np.where(large, found[0] + extra, found[1] + extra)
 
@@ -371,7 +384,6 @@ def _uneven_rows(rows: FloatArray, skew: FloatArray) -> FloatArray:
     equal = np.ceil(rows / _SMALLEST_TILE)
     spread = np.minimum(rows * skew * math.sqrt(12.0) / _SMALLEST_TILE, 1.0)
     mean = np.maximum(equal + spread * (rows / _SMALLEST_TILE + 0.5 - equal), equal)
-    # Inside its last tile a group costs memory traffic by its rows: only whole tiles are added.
     return np.asarray(rows + (mean - equal) * _SMALLEST_TILE)
 
 

@@ -51,6 +51,11 @@ def rows_of(*cells: tuple[str, int, int, str, float, float, str]) -> Rows:
         ("HGX B200 + 8x NDR400 IB (CX-7)", 8, "nvlink5", "infiniband-ndr", 8),
         ("8xB300-SXM NVSwitch", 8, "nvlink5", "", 0),
         ("GB300 tray (4 GPU, NVL72 domain)", 72, "nvlink5-nvl72", "infiniband-ndr", 72),
+        ("ND H100 v5 (8xH100, Azure)", 8, "nvlink4", "infiniband-ndr", 8),
+        ("HGX A100 + 4x HDR200 InfiniBand", 8, "nvlink3", "infiniband-hdr", 4),
+        ("p5en.48xlarge (8xH200, 16x200G EFA v3)", 8, "nvlink4", "efa-v3", 16),
+        ("8xRTX PRO 6000 PCIe5", 8, "pcie5", "", 0),
+        ("8xMI300X xGMI", 8, "xgmi-mi300x", "", 0),
         ("8xL40S PCIe4", 8, "pcie4", "", 0),
         ("8xMI350-series(gfx950) + 8x Pollara 400 AI NIC", 8, "xgmi-mi355x", "pollara-400", 8),
         ("DGX A100 (8xA100, inter-node net as on Azure DGX)", 8, "nvlink3", "infiniband-hdr-host", 2),
@@ -69,6 +74,19 @@ def test_unknown_system_has_no_fabric() -> None:
     assert systems.system_of("a heap of abaci") is None
     rows = rows_of(("a heap of abaci", 8, 1, "all_reduce", 1e6, 50.0, ""))
     assert "not in the table" in str(systems.reasons(rows)[0])
+    crowded = rows_of(("8xH100-SXM5 NVSwitch", 16, 1, "all_reduce", 1e6, 50.0, ""))
+    assert "more GPUs than" in str(systems.reasons(crowded)[0])
+
+
+def test_algorithm_that_cannot_run_is_left_to_nccl() -> None:
+    rows = rows_of(
+        ("8xA100-SXM4 NVSwitch", 8, 1, "all_reduce", 1e6, 50.0, "algo NVLS forced"),
+        ("8xH100-SXM5 NVSwitch", 8, 1, "all_reduce", 1e6, 50.0, "algo NVLS forced"),
+        ("8xH100-SXM5 NVSwitch", 8, 1, "all_gather", 1e6, 50.0, "algo Tree forced"),
+    )
+    found = {(b.system.intra, b.op): b.forced for b in systems.batches(systems.usable(rows))}
+    expected = {("nvlink3", "all_reduce"): "", ("nvlink4", "all_reduce"): "nvls", ("nvlink4", "all_gather"): ""}
+    assert found == expected
 
 
 def test_trays_of_a_rack_are_one_domain() -> None:

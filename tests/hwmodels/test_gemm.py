@@ -330,6 +330,18 @@ def test_implementation_is_an_input() -> None:
     assert seconds(on, 8192, 8192, 8192, impl="vllm-graph") == seconds(on, 8192, 8192, 8192, impl="vllm")
 
 
+def test_a_calibration_lies_over_implementations() -> None:
+    on = catalog.device("a100-sxm-80gb")
+    mine = {name: Coefficient(0.5, "measured by calibrate", 40, 0.04) for name in ("gemm.bf16.efficiency",)}
+    own = replace(on, coefficients={**on.coefficients, **mine})
+    # Half of the peak was measured here; what Vidur's kernels reached on another A100 does not count any more.
+    half = 2 * 8192.0**3 / (0.5 * on.peak("bf16"))
+    assert seconds(own, 8192, 8192, 8192, impl="vidur") > half > seconds(on, 8192, 8192, 8192, impl="vidur")
+    # An anchor row of another vendor's part likewise.
+    other = catalog.device("mi300x-192gb")
+    assert seconds(other, 8192, 8192, 8192, impl="vllm") > 2 * 8192.0**3 / (0.6 * other.peak("bf16"))
+
+
 def test_size_class() -> None:
     on, form = catalog.device("a100-sxm-80gb"), FORMATS["bf16"]
     m, n, k = (

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from hwmodels.device import Coefficient, Device
@@ -98,17 +99,23 @@ def mode_of(dtype: str, kv_dtype: str) -> str:
     return "kv8" if kv_dtype in ("fp8", "int8", "fp4") else ""
 
 
-def known(device: Device, part: str) -> dict[str, set[str]]:
+def known(device: Device, part: str) -> Mapping[str, frozenset[str]]:
     """Implementations that have a block of `part` on this device -> their modes."""
+    return _known(tuple(device.coefficients), part)
+
+
+@lru_cache(maxsize=128)
+def _known(names: tuple[str, ...], part: str) -> Mapping[str, frozenset[str]]:
+    # A search prices the same few devices over and over; their hundreds of names are read once.
     found: dict[str, set[str]] = {}
     ending = ".decode.launch" if part == "decode" else ".forward.launch"
-    for name in device.coefficients:
+    for name in names:
         if name.startswith("attention.") and name.endswith(ending):
             middle = name.removeprefix("attention").removesuffix(ending).strip(".")
             head, _, tail = middle.rpartition(".")
             impl, mode = (head, tail) if tail in MODES[1:] else (middle, "")
             found.setdefault(impl, set()).add(mode)
-    return found
+    return MappingProxyType({impl: frozenset(modes) for impl, modes in found.items()})
 
 
 def nearest(impl: str, candidates: Iterable[str]) -> str:
@@ -145,12 +152,18 @@ class Chosen:
     short_spread: float
 
 
+_NAMES = {
+    part: tuple(n for n in ATTENTION_DEFAULTS if n.startswith((f"{part}.", "forward." if part != "decode" else part)))
+    for part in PARTS
+}
+
+
 def _chain(device: Device, impl: str, mode: str, part: str) -> tuple[list[str], float]:
     """Prefixes after ``attention.``, from what is common to what is special; what the spread gains on the way."""
     blocks = known(device, part)
     wanted = "" if impl == REFERENCE_IMPL else impl
     own = wanted if wanted in blocks else nearest(wanted, blocks)
-    modes = blocks.get(own, set())
+    modes = blocks.get(own, frozenset())
     chain = [""]
     if mode == "fp8":
         # Shares of the fp8 peak: those of another kernel in fp8 are nearer than the same kernel's in 16 bits.
@@ -175,7 +188,7 @@ def choose(device: Device, impl: str, mode: str, part: str) -> Chosen:
     """What the law of `part` takes for the kernel `impl` in `mode` on `device`."""
     chain, more = _chain(device, impl, mode, part)
     lead = "decode" if part == "decode" else "forward"
-    names = [name for name in ATTENTION_DEFAULTS if name.startswith((f"{part}.", f"{lead}."))]
+    names = _NAMES[part]
     found = {name: ATTENTION_DEFAULTS[name] for name in names}
     for prefix in chain:
         for name in names:
