@@ -177,11 +177,14 @@ def _training_notes(priced: PricedModel) -> list[str]:
     found = [f"precision {recipe.name}: {recipe.source}", f"optimizer {optimizer.name}: {optimizer.source}"]
     if recipe.quantised:
         plain = sum(layer.high_precision for layer in priced.model.layers)
+        found.append(f"MFU and HFU count against the dense {recipe.forward} peak")
         found.append(f"embedding, head, router and attention core in {recipe.compute}"
                      + (f", and all of {plain} of {priced.model.n_layers} layers" if plain else ""))  # fmt: skip
     if work.lora is not None:
         where = ", ".join(work.lora.modules)
         found.append(f"LoRA: rank {work.lora.rank} on {where}; 4 FLOPs instead of 6 for each frozen matrix parameter")
     if work.documents is not None:
-        found.append(f"packed documents: attention as over documents of {work.attended_tokens:.0f} tokens")
+        whole = priced.preset.attention.startswith("unfused")
+        how = "the whole sequence, masked: scores are materialised" if whole else f"{work.attended_tokens:.0f} tokens"
+        found.append(f"packed documents: attention as over documents of {how}")
     return found

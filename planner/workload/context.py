@@ -183,7 +183,8 @@ class Shapes:
         Each reads the source in the compute dtype as often as the recipe says and writes its
         copies. A frozen weight needs none along the columns of input and gradient. Weights are
         cast by the first micro-batch of a step where the result stays resident, before each use
-        where it is thrown away, and not at all where they arrive quantised. A frozen weight that
+        where it is thrown away, and not at all where they arrive quantised (then each rank casts
+        its shard, 1/fsdp of the weight: left out). A frozen weight that
         exists in the narrow format alone never changes: with a tensor-wide scale its rows are
         kept and turned before each use.
 
