@@ -161,7 +161,7 @@ def _stage_costs(
     reduced_beside = reducing.taken(data.reduce_s.mid) if overlapped[0] else none
     gathered_beside = gathering.taken(data.unshard_s.mid) if overlapped[1] else none
     onward, back, sending = sends(priced, layouts, stages.rows, pp)
-    update = optimizer(priced, data)
+    update = optimizer(priced, data, layouts, pp, stages.vpp, stages.schedule)
 
     def cut(value: FloatArray) -> FloatArray:
         return np.repeat(value[..., None], k, axis=-1)
@@ -242,11 +242,14 @@ class _Stages:
     def work(self) -> _Work:
         """Seconds, their split by phase, spread and FLOPs of one micro-batch."""
         host = float(self.priced.preset.microbatch_s.value)
-        forward = self.sum(lambda b: b.forward.total_s) + host / self.vpp
+        rest = 1.0 - 1.0 / self.microbatches[:, None, None]
+        cast = self.sum(lambda b: b.forward.once_s) * rest  # what the later micro-batches need not do again
+        forward = self.sum(lambda b: b.forward.total_s) + host / self.vpp - cast
         backward_input = self.sum(lambda b: b.backward_input.total_s) + self.rerun(lambda p: p.total_s)
         skipped = self.sum(lambda b: b.backward_weight.skipped_s) / self.microbatches[:, None, None]
         backward_weight = self.sum(lambda b: b.backward_weight.total_s) - skipped
         parts, hidden = self._parts()
+        parts["forward"] = parts["forward"] - cast.sum(axis=2)
         parts["backward"] = parts["backward"] - skipped.sum(axis=2)
         parts["host"] = np.full(forward.shape[:2], host)
         waits = [self._waits(v) for v in (forward, backward_input, backward_weight)]

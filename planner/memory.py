@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from planner.elements import StageElements, stage_elements
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -20,9 +21,9 @@ from planner.presets import FrameworkPreset
 from planner.results import MEMORY_CATEGORIES
 from planner.schedule import get as get_schedule
 from planner.stages import ends, layer_counts, over_stages
-from planner.state import StateBytes, block_parameters, state_bytes
+from planner.state import gradient_bytes, state_bytes
 from planner.workload.lower import Lowered
-from planner.workload.op import BYTES, Block
+from planner.workload.op import Block
 
 FloatArray = NDArray[np.float64]
 RISK_MARGIN = 0.06
@@ -113,22 +114,7 @@ def memory(
     n = len(layouts)
     microbatches = layouts.microbatches(workload.gbs)
     flight = in_flight(schedule, pp, microbatches, vpp)
-    embedding, layers, head = block_parameters(model, layouts)
-    shard = (layouts.fsdp_degree * layouts.cp).astype(np.float64)
-    expert_shard = layouts.expert_shard.astype(np.float64)
-    dense = over_stages(model, pp, vpp, schedule, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
-    expert = over_stages(model, pp, vpp, schedule, [p.expert for p in layers], embedding.expert, head.expert).sum(
-        axis=2
-    )
-    states = (
-        state_bytes(workload, layouts, preset, shard, pp),
-        state_bytes(workload, layouts, preset, expert_shard, pp),
-    )
-
-    def state(name: str) -> FloatArray:
-        per_dense, per_expert = (np.asarray(getattr(s, name)).reshape(-1, 1) for s in states)
-        return np.asarray(dense * per_dense + expert * per_expert)
-
+    elements = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
     saved = _saved(model, layouts, lowered, pp, vpp, schedule)
     held = held_bytes(saved, schedule, pp, microbatches, vpp)
     logits = np.zeros((n, pp))
@@ -137,15 +123,29 @@ def memory(
     kept, gradient = lowered.head.logits_bytes, lowered.head.logits_grad_bytes
     logits[:, last_rank] = np.broadcast_to(kept * at_loss + gradient, (n,))
     found = {
-        "parameters": state("parameters"),
-        "gradients": state("gradients"),
-        "optimizer": state("optimizer"),
+        **_states(workload, layouts, preset, elements, pp),
         "activations": held + _rebuilt(model, layouts, lowered, pp, vpp, schedule),
         "logits": logits,
-        "comm_buffers": _buffers(model, workload, layouts, lowered, dense + expert, pp, states, preset),
+        "comm_buffers": _buffers(model, workload, layouts, lowered, elements, pp, preset),
         "context": np.full((n, pp), float(cluster.context_bytes)),
     }
     return MemoryEstimate({name: found[name] for name in MEMORY_CATEGORIES})
+
+
+def _states(
+    workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, elements: StageElements, pp: int
+) -> dict[str, FloatArray]:
+    """Parameters, gradients and optimizer state of each rank: ndarray (n, pp) each."""
+    shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
+    total = {name: np.zeros((len(layouts), pp)) for name in ("parameters", "gradients", "optimizer")}
+    for part, shard in zip((elements.dense.by_rank(), elements.expert.by_rank()), shards, strict=True):
+        per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
+        each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}
+        total["parameters"] += part.trained * each["parameters"] + part.frozen * each["frozen"]
+        total["parameters"] += part.packed * each["packed"]
+        total["gradients"] += part.trained * each["gradients"]
+        total["optimizer"] += part.trained * each["optimizer"] + part.other * each["other_optimizer"]
+    return total
 
 
 def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
@@ -183,9 +183,8 @@ def _buffers(
     workload: Workload,
     layouts: LayoutBatch,
     lowered: Lowered,
-    elements: FloatArray,
+    elements: StageElements,
     pp: int,
-    states: tuple[StateBytes, StateBytes],
     preset: FrameworkPreset,
 ) -> FloatArray:
     """Communication buffers of each rank: ndarray (n, pp).
@@ -195,15 +194,16 @@ def _buffers(
     unsharded gradients of one, or every layer of the rank where parameters stay gathered
     (reshard_after_forward off, as with pipelines). ZeRO-2: one bucket of unsharded gradients.
     """
-    width = BYTES[workload.precision]
-    grad = BYTES[preset.gradient_dtype(workload.precision)]
+    grad, parts = gradient_bytes(workload, preset), (elements.dense.by_rank(), elements.expert.by_rank())
     boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
     pipeline = boundary * (2.0 if pp > 1 else 0.0)
     gathered = np.where(layouts.sp == 1, boundary * layouts.tp, 0.0)
-    layer = elements / max(model.n_layers / pp, 1.0)
-    kept = elements if pp > 1 or not preset.reshard_after_forward else 2.0 * layer
-    zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept * width + layer * grad, 0.0)
-    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(elements * grad, float(preset.bucket_bytes)), 0.0)
+    layers = max(model.n_layers / pp, 1.0)
+    trained = sum((part.trained for part in parts), start=np.zeros(parts[0].all.shape)) * grad
+    whole = sum((part.gathered_bytes(elements.weights, whole=True) for part in parts), start=np.zeros(trained.shape))
+    kept = whole if pp > 1 or not preset.reshard_after_forward else 2.0 * (whole / layers)
+    zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept + trained / layers, 0.0)
+    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(trained, float(preset.bucket_bytes)), 0.0)
     return np.asarray((pipeline + gathered)[:, None] + zero3 + zero2)
 
 

@@ -39,8 +39,8 @@ class PassPrice:
     spread_s, comm_spread_s : ndarray (n,)
         Sum of seconds times relative spread: of the kernels, and of exposed collectives.
     flops : ndarray (n,)
-    skipped_s : ndarray (n,)
-        Part of `compute_s` that the first micro-batch of a step does not run.
+    skipped_s, once_s : ndarray (n,)
+        Parts of `compute_s` that the first micro-batch of a step does not run, and that it alone runs.
     """
 
     compute_s: FloatArray
@@ -50,6 +50,7 @@ class PassPrice:
     comm_spread_s: FloatArray
     flops: FloatArray
     skipped_s: FloatArray
+    once_s: FloatArray
 
     @property
     def total_s(self) -> FloatArray:
@@ -80,14 +81,19 @@ class BlockPrice:
 
 
 def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
-    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0)."""
+    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0).
+
+    Operands of a quantised GEMM arrive quantised: the casts are ops of their own.
+    """
     device, d = cluster.device, op.dims
     if op.kind == "gemm":
         one = kernels.gemm_seconds(
-            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl
+            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl, quantise=False
         )
     elif op.kind == "grouped_gemm":
-        one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl)
+        one = kernels.grouped_gemm_seconds(
+            device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl, quantise=False
+        )
     elif op.kind == "attention":
         impl = "sdpa-cpu" if device.kind == "cpu" else op.impl
         one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
@@ -130,7 +136,7 @@ def _sum_pass(
 ) -> PassPrice:
     shape = np.shape(layouts.tp)
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
-    launches, skipped = np.zeros(shape), np.zeros(shape)
+    launches, skipped, once = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     for p in priced:
@@ -142,6 +148,8 @@ def _sum_pass(
             spread = spread + mid * p.seconds.spread
             if p.op.skips_first:
                 skipped = skipped + mid
+            if p.op.first_only:
+                once = once + mid
             flops = flops + p.op.flops() * count
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
@@ -149,7 +157,8 @@ def _sum_pass(
         comm[group] = comm[group] + exposed
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
-    return PassPrice(host_bound(compute, launches, cluster, preset), comm, hidden, spread, comm_spread, flops, skipped)
+    bound = host_bound(compute, launches, cluster, preset)
+    return PassPrice(bound, comm, hidden, spread, comm_spread, flops, skipped, once)
 
 
 def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:
