@@ -11,6 +11,8 @@ from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
 
+PRECISIONS: tuple[str, ...] = ("fp32", "bf16")
+OPTIMIZERS: tuple[str, ...] = ("adamw", "sgd")
 ACTIVATIONS: tuple[str, ...] = ("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "relu2")
 """Feed-forward activations that the executor's model has."""
 
@@ -85,16 +87,33 @@ def _degrees(plan: Plan) -> Iterator[Fault]:
 
 def _workload(plan: Plan) -> Iterator[Fault]:
     work = plan.workload
-    if work.precision not in ("fp32", "bf16"):
+    if work.precision not in PRECISIONS:
+        why = {"fp16": "no loss scaling is executed", "tf32": "products keep the precision of their operands"}
+        reason = why.get(work.precision, "no scaled 8- or 4-bit kernels, casts or weight copies are executed")
+        fix = " or ".join(PRECISIONS)
+        yield _fault(plan, "executor-precision", f"precision {work.precision}", reason, fix)
+    if work.optimizer not in OPTIMIZERS:
+        why_not = "PyTorch's AdamW and SGD with fp32 state are executed"
+        fix = " or ".join(OPTIMIZERS)
+        yield _fault(plan, "executor-optimizer", f"optimizer {work.optimizer}", why_not, fix)
+    if work.lora is not None:
+        what = f"LoRA of rank {work.lora.rank}" + (f" on a {work.lora.base} base" if work.lora.base else "")
         yield _fault(
-            plan,
-            "executor-precision",
-            f"precision {work.precision}",
-            "no loss scaling or 8-bit kernels are executed",
-            "fp32 or bf16",
+            plan, "executor-lora", what, "every weight is trained; adapters are predicted only", "kind pretrain"
         )
-    if work.optimizer not in ("adamw", "sgd"):
-        yield _fault(plan, "executor-optimizer", f"optimizer {work.optimizer}", "it is not implemented", "adamw or sgd")
+    if work.documents is not None:
+        what = f"packed documents of {work.documents.mean_tokens:g} tokens"
+        yield _fault(plan, "executor-documents", what, "one document fills a sequence", "no documents")
+    if work.grad_dtype:
+        yield _fault(
+            plan, "executor-grad-dtype", f"grad_dtype {work.grad_dtype}", "gradients have the wrapper's own dtype",
+            "leave grad_dtype out",
+        )  # fmt: skip
+    if work.main_dtype != "fp32":
+        yield _fault(
+            plan, "executor-main-dtype", f"main_dtype {work.main_dtype}", "main weights are kept in fp32",
+            "main_dtype fp32",
+        )  # fmt: skip
 
 
 def _model(plan: Plan, model: ModelSpec) -> Iterator[Fault]:

@@ -163,7 +163,7 @@ def _stage_costs(
     reduced_beside = reducing.taken(data.reduce_s.mid) if overlapped[0] else none
     gathered_beside = gathering.taken(data.unshard_s.mid) if overlapped[1] else none
     onward, back, sending = sends(priced, layouts, stages.rows, pp, stages.vpp, stages.schedule)
-    update = optimizer(priced, data)
+    update = optimizer(priced, data, layouts, pp, stages.vpp, stages.schedule)
 
     def cut(value: FloatArray) -> FloatArray:
         return np.repeat(value[..., None], k, axis=-1)
@@ -255,14 +255,17 @@ class _Stages:
     def work(self) -> _Work:
         """Seconds, their split by phase, spread and FLOPs of one micro-batch."""
         plan, host = get_schedule(self.schedule), float(self.priced.preset.microbatch_s.value)
-        forward = self.sum(lambda b: b.forward.total_s) + host / self.vpp
+        own = self.microbatches[:, None, None] / plan.directions  # of each copy of the pipeline
+        cast = self.sum(lambda b: b.forward.once_s) * (1.0 - 1.0 / own)  # what later micro-batches need not do again
+        forward = self.sum(lambda b: b.forward.total_s) + host / self.vpp - cast
         backward_input = self.sum(lambda b: b.backward_input.total_s) + self.rerun(lambda p: p.total_s)
-        skipped = self.sum(lambda b: b.backward_weight.skipped_s) * plan.directions / self.microbatches[:, None, None]
+        skipped = self.sum(lambda b: b.backward_weight.skipped_s) / own
         backward_weight = self.sum(lambda b: b.backward_weight.total_s) - skipped
         parts, hidden = self._parts()
         if plan.split_backward:
             extra = self._apart(parts, hidden)
             backward_input, backward_weight = backward_input + extra[0], backward_weight + extra[1]
+        parts["forward"] = parts["forward"] - self.by_rank(cast)
         parts["backward"] = parts["backward"] - self.by_rank(skipped)
         parts["host"] = np.full(forward.shape[:2], host)
         waits = [self._waits(v) for v in (forward, backward_input, backward_weight)]

@@ -12,15 +12,14 @@ from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
+from planner.elements import stage_elements
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan
-from planner.stages import over_stages
-from planner.state import block_parameters, reduces_each
-from planner.workload.op import BYTES
+from planner.state import gradient_bytes, reduces_each
 
 FloatArray = NDArray[np.float64]
 MAX_BUCKETS = 40
@@ -86,7 +85,9 @@ class DataParallelCosts:
     mirror_s : Estimate (n, pp)
         Gradients between the mirror ranks of a bidirectional pipeline; zero elsewhere.
     elements : ndarray (n, pp)
-        Parameters of a rank whose optimizer it runs (its shard).
+        Trained parameters of a rank whose optimizer it runs (its shard).
+    other : ndarray (n, pp)
+        Those of them that are no hidden matrix.
     """
 
     unshard_s: Estimate
@@ -94,6 +95,7 @@ class DataParallelCosts:
     gather_s: Estimate
     mirror_s: Estimate
     elements: FloatArray
+    other: FloatArray
 
     @property
     def spread(self) -> FloatArray:
@@ -130,12 +132,12 @@ def data_parallel_costs(
     to 3 reduce-scatter within the shard group and all-reduce the shard over the replicas; ZeRO-1
     and 2 all-gather parameters after the step or behind the next forward, ZeRO-3 before use.
     """
-    embedding, layers, head = block_parameters(model, layouts)
-    place = (model, pp, vpp, schedule, layouts.split)
-    dense = over_stages(*place, [p.dense for p in layers], embedding.dense, head.dense)
-    expert = over_stages(*place, [p.expert for p in layers], embedding.expert, head.expert)
-    grad = BYTES[preset.gradient_dtype(workload.precision)]
-    width = BYTES[workload.precision]
+    held = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
+    dense, expert = held.dense.trained, held.expert.trained
+    sent, sent_expert = (
+        part.gathered_bytes(held.weights, whole=zero_stage >= 3) for part in (held.dense, held.expert)
+    )
+    grad = gradient_bytes(workload, preset)
     gpn = cluster.gpus_per_node
 
     def move(op: str, nbytes: FloatArray, axis: str) -> Estimate:
@@ -144,7 +146,7 @@ def data_parallel_costs(
     k = float(plan.buckets)
     fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None, None]
     expert_shard = layouts.expert_shard.astype(np.float64)[:, None, None]
-    has_experts = bool(np.any(expert > 0))
+    has_experts = bool(np.any(held.expert.all > 0))
 
     whole = zero_stage == 1 and preset.zero1_all_reduce and not has_experts
 
@@ -168,18 +170,19 @@ def data_parallel_costs(
         return seconds
 
     nothing = Estimate.of(np.zeros_like(dense))
-    unshard = gathered(dense * width / k, expert * width / k) if plan.unshard != "none" else nothing
+    unshard = gathered(sent / k, sent_expert / k) if plan.unshard != "none" else nothing
     gather = Estimate.of(np.zeros(dense.shape[:2]))
     if plan.gather_after_step:
-        gather = gathered(dense.sum(axis=2) * width, expert.sum(axis=2) * width)
+        gather = gathered(sent.sum(axis=2), sent_expert.sum(axis=2))
     reduce = reduced(dense * grad / k, expert * grad / k) if plan.reduce != "none" else nothing
     own = 1.0 if zero_stage == 0 else fsdp[:, :, 0]
     own_expert = 1.0 if zero_stage == 0 else expert_shard[:, :, 0]
     elements = np.asarray(dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert)
+    other = np.asarray(held.dense.other.sum(axis=2) / own)
     mirror = Estimate.of(np.zeros(dense.shape[:2]))
     if get_schedule(schedule).directions > 1:
         mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
-    return DataParallelCosts(unshard, reduce, gather, mirror, elements)
+    return DataParallelCosts(unshard, reduce, gather, mirror, elements, other)
 
 
 def mirror_seconds(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray, pp: int) -> Estimate:

@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.kernels.formats import format_of
+from planner import optimizers
 from planner.assemble import Group
 from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout, split_id, split_text
 from planner.memory import MemoryEstimate, verdict
+from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
 from planner.schedule import get as get_schedule
@@ -75,7 +78,7 @@ def detail(
     ]
     flops = model_flops(priced.model, workload)
     hardware = hardware_flops(priced.model, workload, layout)
-    peak = cluster.device.peak_flops[workload.precision] * layout.world
+    peak = cluster.device.peak(format_of(recipe_of(workload, priced.preset).forward).peak) * layout.world
     tokens = workload.gbs * workload.seq_len
     lower = float(bounds(group, np.asarray([position]))[0])
     return Step(
@@ -164,6 +167,7 @@ def notes(priced: PricedModel, layout: Layout) -> list[str]:
     if any(layer.is_moe for layer in priced.model.layers):
         found.append("experts: tokens taken as balanced; no measured evidence for skewed routing")
     found += _pipeline_notes(priced, layout)
+    found += _training_notes(priced)
     if layout.cp > 1:
         found.append("context parallel: all-gather of keys and values; no measured evidence")
     return found
@@ -190,4 +194,24 @@ def _pipeline_notes(priced: PricedModel, layout: Layout) -> list[str]:
             "reduce gradients before the optimizer; a forward and a backward of opposite directions run one after "
             "the other"
         )
+    return found
+
+
+def _training_notes(priced: PricedModel) -> list[str]:
+    """What precision, optimizer, adapters and packing stand on."""
+    work, recipe = priced.workload, recipe_of(priced.workload, priced.preset)
+    optimizer = optimizers.get(work.optimizer)
+    found = [f"precision {recipe.name}: {recipe.source}", f"optimizer {optimizer.name}: {optimizer.source}"]
+    if recipe.quantised:
+        plain = sum(layer.high_precision for layer in priced.model.layers)
+        found.append(f"MFU and HFU count against the dense {recipe.forward} peak")
+        found.append(f"embedding, head, router and attention core in {recipe.compute}"
+                     + (f", and all of {plain} of {priced.model.n_layers} layers" if plain else ""))  # fmt: skip
+    if work.lora is not None:
+        where = ", ".join(work.lora.modules)
+        found.append(f"LoRA: rank {work.lora.rank} on {where}; 4 FLOPs instead of 6 for each frozen matrix parameter")
+    if work.documents is not None:
+        whole = priced.preset.attention.startswith("unfused")
+        how = "the whole sequence, masked: scores are materialised" if whole else f"{work.attended_tokens:.0f} tokens"
+        found.append(f"packed documents: attention as over documents of {how}")
     return found

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hwmodels.kernels.formats import format_of
 from hwmodels.kernels.memory import memory_coefficient
 from planner.assemble import Group
 from planner.price import BlockPrice
@@ -79,6 +80,6 @@ def _source(kind: str, dtype: str, priced: PricedModel) -> str:
     if family == "memory" and not used:
         c = memory_coefficient(device, "efficiency")
         used = [f"memory.efficiency={c.value:.4g} ({c.source}, {c.rows} rows, residual {c.residual:.1%})"]
-    peak = device.peak_flops.get(dtype, 0.0)
+    peak = device.peak_flops.get(format_of(dtype).peak, 0.0)
     sheet = f"{device.name}: peak {peak:.4g} FLOP/s, {device.memory_bandwidth:.4g} bytes/s"
     return "; ".join([sheet, *used[:6]])

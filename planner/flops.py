@@ -8,8 +8,9 @@ what recomputation runs again.
 
 from __future__ import annotations
 
+from planner.adapters import adapter_weights
 from planner.layout import Layout
-from planner.model.spec import DecoderLayer, ModelSpec, Moe, Weight
+from planner.model.spec import DecoderLayer, ModelSpec, Moe, Weight, count
 from planner.plan import Workload
 
 FORMULA = "6 x matrix parameters met by a token (head included) + full attention 6*s*heads*(d_qk+d_v), PaLM appendix B"
@@ -25,7 +26,7 @@ def _matrix_flops(layer: DecoderLayer, hidden: int) -> float:
     return total
 
 
-def _attention_flops(layer: DecoderLayer, seq_len: int) -> float:
+def _attention_flops(layer: DecoderLayer, seq_len: float) -> float:
     """Forward FLOPs a token of scores and weighted values."""
     a = layer.attention
     span = min(seq_len, a.window) if a.window else seq_len
@@ -36,8 +37,20 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
     """FLOPs of one step over all ranks, without recomputation."""
     per_token = 2.0 * model.hidden * model.vocab
     for layer in model.layers:
-        per_token += _matrix_flops(layer, model.hidden) + _attention_flops(layer, workload.seq_len)
-    return 3.0 * per_token * workload.seq_len * workload.gbs
+        per_token += _matrix_flops(layer, model.hidden) + _attention_flops(layer, workload.attended_tokens)
+    return 3.0 * per_token * workload.seq_len * workload.gbs - _not_run(model, workload)
+
+
+def _not_run(model: ModelSpec, workload: Workload) -> float:
+    """Weight gradients of frozen matrices, less the adapters' own products (6 FLOPs a parameter and token)."""
+    if workload.lora is None:
+        return 0.0
+    frozen = 2.0 * model.hidden * model.vocab
+    added = 0.0
+    for layer in model.layers:
+        frozen += _matrix_flops(layer, model.hidden)
+        added += 6.0 * count(adapter_weights(layer, model.hidden, workload.lora))
+    return (frozen - added) * workload.seq_len * workload.gbs
 
 
 def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout) -> float:
@@ -45,7 +58,7 @@ def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout) -> floa
     again = 0.0
     if layout.recompute != "none":
         for layer in model.layers:
-            again += _attention_flops(layer, workload.seq_len)
+            again += _attention_flops(layer, workload.attended_tokens)
             if layout.recompute == "full":
                 again += _matrix_flops(layer, model.hidden)
     return model_flops(model, workload) + again * workload.seq_len * workload.gbs

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from planner.elements import StageElements, stage_elements
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -21,9 +22,9 @@ from planner.presets import FrameworkPreset
 from planner.results import MEMORY_CATEGORIES
 from planner.schedule import get as get_schedule
 from planner.stages import layer_counts, over_stages
-from planner.state import block_parameters, state_bytes
+from planner.state import gradient_bytes, state_bytes
 from planner.workload.lower import Lowered
-from planner.workload.op import BYTES, Block
+from planner.workload.op import Block
 
 FloatArray = NDArray[np.float64]
 RISK_MARGIN = 0.06
@@ -122,21 +123,7 @@ def memory(
     """
     n = len(layouts)
     microbatches = layouts.microbatches(workload.gbs)
-    embedding, layers, head = block_parameters(model, layouts)
-    shard = (layouts.fsdp_degree * layouts.cp).astype(np.float64)
-    expert_shard = layouts.expert_shard.astype(np.float64)
-    place = (model, pp, vpp, schedule, layouts.split)
-    dense = over_stages(*place, [p.dense for p in layers], embedding.dense, head.dense).sum(axis=2)
-    expert = over_stages(*place, [p.expert for p in layers], embedding.expert, head.expert).sum(axis=2)
-    states = (
-        state_bytes(workload, layouts, preset, shard, pp),
-        state_bytes(workload, layouts, preset, expert_shard, pp),
-    )
-
-    def state(name: str) -> FloatArray:
-        per_dense, per_expert = (np.asarray(getattr(s, name)).reshape(-1, 1) for s in states)
-        return np.asarray(dense * per_dense + expert * per_expert)
-
+    elements = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
     saved = _saved(model, layouts, lowered, pp, vpp, schedule)
     waiting = _waiting(model, layouts, lowered, pp, vpp, schedule)
     held = held_bytes(saved, waiting, schedule, pp, microbatches, vpp)
@@ -146,15 +133,29 @@ def memory(
     )
     logits = np.where(losses > 0, kept * losses + gradient, 0.0)
     found = {
-        "parameters": state("parameters"),
-        "gradients": state("gradients"),
-        "optimizer": state("optimizer"),
+        **_states(workload, layouts, preset, elements, pp),
         "activations": held + _rebuilt(model, layouts, lowered, pp, vpp, schedule),
         "logits": logits,
-        "comm_buffers": _buffers(model, workload, layouts, lowered, dense + expert, pp, schedule, preset),
+        "comm_buffers": _buffers(model, workload, layouts, lowered, elements, pp, schedule, preset),
         "context": np.full((n, pp), float(cluster.context_bytes)),
     }
     return MemoryEstimate({name: found[name] for name in MEMORY_CATEGORIES})
+
+
+def _states(
+    workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, elements: StageElements, pp: int
+) -> dict[str, FloatArray]:
+    """Parameters, gradients and optimizer state of each rank: ndarray (n, pp) each."""
+    shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
+    total = {name: np.zeros((len(layouts), pp)) for name in ("parameters", "gradients", "optimizer")}
+    for part, shard in zip((elements.dense.by_rank(), elements.expert.by_rank()), shards, strict=True):
+        per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
+        each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}
+        total["parameters"] += part.trained * each["parameters"] + part.frozen * each["frozen"]
+        total["parameters"] += part.packed * each["packed"]
+        total["gradients"] += part.trained * each["gradients"]
+        total["optimizer"] += part.trained * each["optimizer"] + part.other * each["other_optimizer"]
+    return total
 
 
 def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
@@ -202,7 +203,7 @@ def _buffers(
     workload: Workload,
     layouts: LayoutBatch,
     lowered: Lowered,
-    elements: FloatArray,
+    elements: StageElements,
     pp: int,
     schedule: str,
     preset: FrameworkPreset,
@@ -214,16 +215,17 @@ def _buffers(
     unsharded gradients of one, or every layer of the rank where parameters stay gathered
     (reshard_after_forward off, as with pipelines). ZeRO-2: one bucket of unsharded gradients.
     """
-    width = BYTES[workload.precision]
-    grad = BYTES[preset.gradient_dtype(workload.precision)]
+    grad, parts = gradient_bytes(workload, preset), (elements.dense.by_rank(), elements.expert.by_rank())
     boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
     directions = get_schedule(schedule).directions
     pipeline = boundary * (2.0 * directions if pp > 1 else 0.0)
     gathered = np.where(layouts.sp == 1, boundary * layouts.tp, 0.0)
-    layer = elements / max(model.n_layers * directions / pp, 1.0)
-    kept = elements if pp > 1 or not preset.reshard_after_forward else 2.0 * layer
-    zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept * width + layer * grad, 0.0)
-    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(elements * grad, float(preset.bucket_bytes)), 0.0)
+    layers = max(model.n_layers * directions / pp, 1.0)
+    trained = sum((part.trained for part in parts), start=np.zeros(parts[0].all.shape)) * grad
+    whole = sum((part.gathered_bytes(elements.weights, whole=True) for part in parts), start=np.zeros(trained.shape))
+    kept = whole if pp > 1 or not preset.reshard_after_forward else 2.0 * (whole / layers)
+    zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept + trained / layers, 0.0)
+    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(trained, float(preset.bucket_bytes)), 0.0)
     return np.asarray((pipeline + gathered)[:, None] + zero3 + zero2)
 
 

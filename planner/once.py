@@ -8,12 +8,14 @@ from numpy.typing import ArrayLike, NDArray
 from hwmodels import collectives, kernels
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
+from planner import optimizers
 from planner.data_parallel import DataParallelCosts
 from planner.layout import LayoutBatch
+from planner.newton_schulz import newton_schulz
+from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
-from planner.state import OPTIMIZER_STATES
-from planner.workload.op import BYTES
+from planner.state import gradient_bytes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -87,27 +89,42 @@ def sends(
     return forward, backward, spread
 
 
-def optimizer(priced: PricedModel, data: DataParallelCosts) -> Estimate:
+def optimizer(
+    priced: PricedModel, data: DataParallelCosts, layouts: LayoutBatch, pp: int, vpp: int, schedule: str
+) -> Estimate:
     """Seconds of the optimizer on each rank's shard: ndarray (b, pp).
 
-    Fused Adam reads the gradient, reads and writes main weight and two moments, and writes the
-    compute copy. Eager (foreach) AdamW runs eight operators over every tensor: 21 passes of
-    four bytes (mul, lerp, mul, addcmul, sqrt, div, add, addcdiv: 2+3+2+4+2+2+2+4).
-    A gradient norm reads every gradient once.
+    A fused kernel reads the gradient, reads and writes the state and the main weight, and writes
+    the compute copy where there is one. A main weight in 16 bits is the compute copy itself; a
+    remainder is read and written beside it. Eager operators: `planner.optimizers`. A gradient norm
+    reads every gradient once; Muon's iterations come on top (`planner.newton_schulz`).
     """
-    w = priced.workload
-    states = OPTIMIZER_STATES[w.optimizer]
-    grad = BYTES[priced.preset.gradient_dtype(w.precision)]
-    if priced.preset.fused_optimizer:
-        per = grad + 2.0 * (states + 4.0) + (0.0 if w.precision == "fp32" else BYTES[w.precision])
-        launches = 1.0
+    w, preset = priced.workload, priced.preset
+    kind, grad = optimizers.get(w.optimizer), gradient_bytes(w, preset)
+    other = 2.0 * (kind.other_state_bytes - kind.state_bytes)
+    if preset.fused_optimizer:
+        per, launches = grad + 2.0 * kind.state_bytes + _weight_traffic(priced), 1.0
     else:
-        per = 84.0 if states else 12.0
-        launches = 8.0 if states else 2.0
-    if priced.preset.clips_gradients:
+        per, launches = kind.eager_bytes, kind.eager_kernels
+    if preset.clips_gradients:
         per += grad
-    impl = "adamw" if priced.preset.fused_optimizer and states else ""
-    return kernels.memory_seconds(priced.cluster.device, data.elements * per / launches, impl=impl) * launches
+    impl = kind.impl if preset.fused_optimizer else ""
+    nbytes = data.elements * per + data.other * other
+    seconds = kernels.memory_seconds(priced.cluster.device, nbytes / launches, impl=impl) * launches
+    return seconds + newton_schulz(priced, layouts, pp, vpp, schedule) if kind.newton_schulz else seconds
+
+
+def _weight_traffic(priced: PricedModel) -> float:
+    """Bytes a parameter of main weight read and written, and of compute copy written (read too with a remainder)."""
+    w, preset = priced.workload, priced.preset
+    width = recipe_of(w, preset).width
+    if width == 4.0:
+        return 8.0
+    if w.main_dtype == "bf16":
+        return 2.0 * width
+    if w.main_dtype == "remainder":
+        return 2.0 * (optimizers.MAIN_DTYPES["remainder"] + width)
+    return 8.0 + width
 
 
 def sync(priced: PricedModel, layouts: LayoutBatch) -> FloatArray:
@@ -139,10 +156,10 @@ def data_parallel_wait(
 
 
 def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
-    """All-reduce of the tied embedding's gradient between first and last stage."""
-    if pp == 1 or not priced.model.tied_embeddings:
+    """All-reduce of the tied embedding's gradient between first and last stage; none where it is frozen."""
+    if pp == 1 or not priced.model.tied_embeddings or priced.workload.lora is not None:
         return np.zeros(len(layouts))
-    grad = BYTES[priced.preset.gradient_dtype(priced.workload.precision)]
+    grad = gradient_bytes(priced.workload, priced.preset)
     nbytes = priced.model.vocab * priced.model.hidden / layouts.tp.astype(np.float64) * grad
     shape = _pairs(layouts, np.where(layouts.world <= priced.cluster.gpus_per_node, 1, 2))
     return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid

@@ -15,10 +15,18 @@ from typing import Any, Literal
 from hwmodels.errors import Fault, InputError
 from planner.layout import Layout, split_layers
 from planner.model.spec import ModelSpec
+from planner.optimizers import names as optimizer_names
+from planner.precision import names as precision_names
+from planner.training import LARGEST, Documents, Lora, Workload
+
+__all__ = [
+    "LARGEST", "OPTIMIZERS", "PRECISIONS", "SCHEMA", "Documents", "Lora", "Placement", "Plan", "Prediction",
+    "StagePlan", "Workload", "build_plan",
+]  # fmt: skip
 
 SCHEMA = 1
-PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp32")
-OPTIMIZERS: tuple[str, ...] = ("adamw", "sgd")
+PRECISIONS: tuple[str, ...] = precision_names()
+OPTIMIZERS: tuple[str, ...] = optimizer_names()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,43 +63,6 @@ class Placement:
     rank: int
     node: int
     gpu: int
-
-
-LARGEST = 2**30
-"""Most sequences a step and tokens a sequence: far beyond any run, and safe in 64-bit products."""
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What is trained.
-
-    Attributes
-    ----------
-    seq_len, gbs : int
-        Tokens a sequence; sequences a step.
-    precision : str
-        ``"bf16"``, ``"fp16"``, ``"fp32"`` (mixed precision keeps fp32 main weights).
-    optimizer : str
-        ``"adamw"``, ``"sgd"``.
-    framework : str
-        Name of a framework preset.
-    """
-
-    seq_len: int
-    gbs: int
-    precision: str = "bf16"
-    optimizer: str = "adamw"
-    framework: str = "generic"
-
-    def __post_init__(self) -> None:
-        faults = []
-        for name, example in (("seq_len", 4096), ("gbs", 1024)):
-            value = getattr(self, name)
-            if not 1 <= value <= LARGEST:
-                why = f"{name} is a whole number from 1 to {LARGEST}"
-                faults.append(Fault(f"{name} is {value}", f"workload.{name}", why, str(example)))
-        if faults:
-            raise InputError(faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from planner.layout import RECOMPUTE, RuleContext
 from planner.layout import faults as layout_faults
 from planner.model import read_config
 from planner.model.spec import ModelSpec
+from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
 from planner.plan import OPTIMIZERS, PRECISIONS, Plan, StagePlan
+from planner.precision import workload_faults
 from planner.presets import get as get_preset
 from planner.presets import names as framework_names
 from planner.schedule import Action, Kind
@@ -44,7 +46,10 @@ def plan_faults(plan: Plan, source: str = "") -> list[Fault]:
     found += sequence_faults(model, work.seq_len, place(source, "workload.seq_len"))
     if found:
         return found
-    context = RuleContext(model, work.gbs, work.seq_len, plan.layout.world, get_preset(work.framework))
+    found += workload_faults(work, get_preset(work.framework), place(source, "workload"))
+    if found:
+        return found
+    context = RuleContext.of(model, work, plan.layout.world)
     broken = layout_faults(plan.layout, context, place(source, "layout"))
     found += [fault for fault in broken if fault.rule not in _STATED]
     if found:
@@ -76,7 +81,13 @@ def _workload(plan: Plan, source: str) -> Iterator[Fault]:
             yield Fault(
                 f"is {getattr(work, key)}", place(source, f"workload.{key}"), "at least 1 is needed", "1 or more"
             )
-    for key, known in (("precision", PRECISIONS), ("optimizer", OPTIMIZERS), ("framework", framework_names())):
+    for key, known in (
+        ("precision", PRECISIONS),
+        ("optimizer", OPTIMIZERS),
+        ("framework", framework_names()),
+        ("grad_dtype", ("", *GRAD_DTYPES)),
+        ("main_dtype", tuple(MAIN_DTYPES)),
+    ):
         if getattr(work, key) not in known:
             where = place(source, f"workload.{key}")
             yield Fault(f"is {getattr(work, key)!r}", where, "it is not a known name", " or ".join(known))

@@ -13,7 +13,6 @@ from planner.explain import explain_rows
 from planner.layout import Layout, LayoutBatch, RuleContext, validate
 from planner.model.spec import ModelSpec
 from planner.plan import Prediction, Workload
-from planner.presets import get as get_preset
 from planner.priced import PricedModel, price_model
 from planner.results import Step
 
@@ -41,7 +40,7 @@ def predict(
     hwmodels.errors.InputError
         With every rule that the layout breaks.
     """
-    context = RuleContext(model, workload.gbs, workload.seq_len, cluster.n_ranks, get_preset(workload.framework))
+    context = RuleContext.of(model, workload, cluster.n_ranks)
     validate(layout, context, "layout")
     priced = price_model(model, workload, LayoutBatch.of([layout]), cluster)
     return step_of(priced, timeline=timeline, explain=explain)

@@ -8,6 +8,8 @@ base at another time is another entry of the table ("megatron-2021"), not a bran
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +17,8 @@ from hwmodels.errors import Fault, InputError
 
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
 GradDtype = Literal["fp32", "bf16", "same"]
+SCALED: tuple[str, ...] = ("delayed", "current", "block", "mx", "nv")
+"""Scalings of quantised recipes (`planner.precision`)."""
 
 ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
 GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
@@ -65,6 +69,12 @@ class FrameworkPreset:
         scale, mask, softmax and dropout between them. ``unfused-fused-softmax``: the same with
         scale, mask and softmax in one kernel (Megatron's scaled upper-triangular softmax).
         ``sdpa-cpu``: PyTorch's `scaled_dot_product_attention` on a CPU.
+    attention_impl : str
+        Implementation of a fused attention kernel, as `hwmodels.kernels.attention` knows them; ``flash``
+        is the best of the generation (FlashAttention-3 on Hopper).
+    skips_masked : bool
+        The fused kernel leaves out blocks of keys that a causal mask hides; False: it computes the whole
+        square (kernels that take a bias, such as ALiBi's).
     dropout : bool
         Attention and hidden dropout are on: their kernels run and their masks are saved.
     fused_elementwise : bool
@@ -90,6 +100,23 @@ class FrameworkPreset:
     main_grad_buffer : bool
         Every micro-batch adds into a persistent main gradient; False: autograd keeps the first
         micro-batch's gradient as it is and adds only the later ones.
+    fp8_recipe : str
+        Recipe that ``precision: fp8`` means.
+    scalings : tuple of str
+        Quantised recipes that the framework has, by scaling.
+    bf16_ends : bool
+        A recipe's first and last layers stay in the compute dtype; False: all of them are quantised.
+    quantised_params : tuple of str
+        Scalings with which compute copies of the linear weights exist in the narrow format only and travel
+        in it; with others a 16-bit copy stands beside the quantised ones and travels.
+    quantised_tp_gather : bool
+        Sequence parallelism gathers the inputs of quantised GEMMs after the cast.
+    quantised_dispatch : bool
+        Experts get their tokens in the narrow format (scales along rows: block and mx).
+    quantised_activation_input : bool
+        A quantised recipe keeps the input of a gated activation in 8 bits for the backward.
+    fused_norm_quantise : bool
+        A norm writes the quantised input of the linear layer behind it (scales known before: delayed, block, mx).
     compute_copy : bool
         Mixed precision keeps a resident copy of the weights in the compute dtype beside the
         fp32 main weights; False (FSDP): the fp32 shard is cast when it is gathered.
@@ -149,6 +176,8 @@ class FrameworkPreset:
 
     name: str
     attention: Attention = "flash"
+    attention_impl: str = "flash"
+    skips_masked: bool = True
     dropout: bool = False
     fused_elementwise: bool = True
     gemm_impl: str = "vidur"
@@ -159,6 +188,14 @@ class FrameworkPreset:
     overlap_grad_reduce: bool = True
     overlap_split_reduce: bool = True
     main_grad_buffer: bool = False
+    fp8_recipe: str = "fp8-current"
+    scalings: tuple[str, ...] = SCALED
+    bf16_ends: bool = True
+    quantised_params: tuple[str, ...] = ()
+    quantised_tp_gather: bool = False
+    quantised_dispatch: bool = False
+    quantised_activation_input: bool = False
+    fused_norm_quantise: bool = False
     compute_copy: bool = True
     overlap_param_gather: bool = True
     prefetch_params: bool = True
@@ -192,6 +229,12 @@ class FrameworkPreset:
         for key, known in (("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES)):
             if getattr(self, key) not in known:
                 faults.append(Fault(f"{key} is {getattr(self, key)!r}", where, "", "one of " + ", ".join(known)))
+        faults += [
+            Fault(f"{key} has {scaling!r}", where, "", "out of " + ", ".join(SCALED))
+            for key in ("scalings", "quantised_params")
+            for scaling in getattr(self, key)
+            if scaling not in SCALED
+        ]
         if not 0 <= self.zero_stage <= 3:
             faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
         if self.bucket_bytes <= 0:
@@ -222,6 +265,9 @@ _MEGATRON = FrameworkPreset(
     zero_stage=1,
     zero_stages=(0, 1),
     bucket_bytes=_MEGATRON_BUCKET,
+    fp8_recipe="fp8-delayed",
+    quantised_tp_gather=True,
+    fused_norm_quantise=True,
     notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 "
     "main gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M "
     "gradients.",
@@ -233,6 +279,7 @@ _MEGATRON_2021 = FrameworkPreset(
     main_grad_buffer=True,
     prefetch_params=False,
     zero_stages=(0,),
+    scalings=(),
     scatter_gather_p2p=True,
     attention="unfused-fused-softmax",
     dropout=True,
@@ -268,9 +315,15 @@ _NEMO = replace(
     _MEGATRON,
     name="nemo",
     sequence_parallel=True,
+    grad_dtype="bf16",
+    quantised_params=("delayed", "current", "mx"),
+    quantised_activation_input=True,
+    bf16_ends=False,
     notes="NeMo, Megatron-Bridge and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism "
-    "wherever tp > 1, distributed optimizer and all overlaps on.",
-    source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance recipes; NeMo performance guide",
+    "wherever tp > 1, distributed optimizer and all overlaps on; gradients reduced in bf16; weights in fp8 only with "
+    "tensor-wide and MX scales, SwiGLU inputs kept in fp8, every decoder layer in the recipe.",
+    source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance recipes, training/mixed_precision.py "
+    "(grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16) and CHANGELOG; NeMo performance guide",
 )
 
 _PRESETS: dict[str, FrameworkPreset] = {
@@ -280,6 +333,10 @@ _PRESETS: dict[str, FrameworkPreset] = {
             name="generic",
             reduce_each_microbatch=True,
             schedules=(*TORCH_SCHEDULES, "dualpipe"),
+            quantised_params=("delayed", "current", "block", "mx"),
+            quantised_tp_gather=True,
+            quantised_dispatch=True,
+            fused_norm_quantise=True,
             notes="A well-made framework: flash attention, fused kernels, fp32 gradients, overlapped reduction in DDP's"
             " 25 MiB buckets. It runs every pipeline schedule; a search tries the zero-bubble and dual ones when "
             "asked, since few frameworks have them.",
@@ -300,6 +357,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         replace(
             _DEEPSPEED,
             name="deepspeed-2022",
+            scalings=(),
             attention="unfused-fused-softmax",
             dropout=True,
             overlap_grad_reduce=False,
@@ -315,20 +373,27 @@ _PRESETS: dict[str, FrameworkPreset] = {
             searched_schedules=TORCH_SCHEDULES,
             split_keeps_graph=True,
             compute_copy=False,
+            quantised_params=("current",),
+            bf16_ends=False,
             grad_dtype="fp32",
             zero_stage=3,
             reduce_each_microbatch=True,
             notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, reductions in "
             "fp32, reshard after forward without a pipeline, SDPA flash attention, eager elementwise kernels "
-            "unless compiled.",
+            "unless compiled; float8 with dynamic tensor-wide scales and float8 all-gather.",
+            attention_impl="flashattn-fa2",
             fused_elementwise=False,
             fused_norm=True,
-            source="github pytorch/torchtitan torchtitan/models/llama3/infra/parallelize.py; "
-            "MixedPrecisionPolicy(reduce_dtype=float32)",
+            source="PyTorch scaled_dot_product_attention (FlashAttention-2); github pytorch/torchtitan "
+            "torchtitan/models/llama3/infra/parallelize.py; MixedPrecisionPolicy(reduce_dtype=float32); "
+            "torchtitan docs/float8.md (enable_fsdp_float8_all_gather)",
         ),
         FrameworkPreset(
             name="composer",
+            attention_impl="flashattn-fa2",
+            skips_masked=False,
             compute_copy=False,
+            fp8_recipe="fp8-delayed",
             grad_dtype="same",
             zero_stage=3,
             fused_elementwise=False,
@@ -336,7 +401,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
             fused_cross_entropy=True,
             reduce_each_microbatch=True,
             fused_optimizer=False,
-            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, flash attention, eager elementwise "
+            notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, FlashAttention-2 with MPT's ALiBi "
+            "bias, which computes the masked half as well (rows of 8,000 tokens and more show it), eager elementwise "
             "kernels, low precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross "
             "entropy.",
             source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
@@ -406,6 +472,17 @@ def get(name: str) -> FrameworkPreset:
     except KeyError:
         what = f"unknown framework preset {name!r}"
         raise InputError(Fault(what, "framework", "", "one of " + ", ".join(_PRESETS))) from None
+
+
+@contextmanager
+def instead(preset: FrameworkPreset) -> Iterator[None]:
+    """`preset` in the place of the known one of its name while the block runs (fits)."""
+    known = get(preset.name)
+    _PRESETS[preset.name] = preset
+    try:
+        yield
+    finally:
+        _PRESETS[preset.name] = known
 
 
 def preset_for_source(source: str) -> str:

@@ -39,8 +39,8 @@ class PassPrice:
     spread_s, comm_spread_s : ndarray (n,)
         Sum of seconds times relative spread: of the kernels, and of exposed collectives.
     flops : ndarray (n,)
-    skipped_s : ndarray (n,)
-        Part of `compute_s` that the first micro-batch of a step does not run.
+    skipped_s, once_s : ndarray (n,)
+        Parts of `compute_s` that the first micro-batch of a step does not run, and that it alone runs.
     apart_s : dict of str to ndarray (n,)
         Part of `hidden_s` that runs beside an op of another pass: hidden only where both passes run
         as one, as in a backward that is not split.
@@ -54,6 +54,7 @@ class PassPrice:
     flops: FloatArray
     skipped_s: FloatArray
     apart_s: dict[str, FloatArray]
+    once_s: FloatArray
 
     @property
     def total_s(self) -> FloatArray:
@@ -84,16 +85,21 @@ class BlockPrice:
 
 
 def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
-    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0)."""
+    """Seconds of all runs of an op in one micro-batch (zero where `count` is 0).
+
+    Operands of a quantised GEMM arrive quantised: the casts are ops of their own.
+    """
     device, d = cluster.device, op.dims
     if op.kind == "gemm":
         one = kernels.gemm_seconds(
-            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl
+            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl, quantise=False
         )
     elif op.kind == "grouped_gemm":
-        one = kernels.grouped_gemm_seconds(device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl)
+        one = kernels.grouped_gemm_seconds(
+            device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl, quantise=False
+        )
     elif op.kind == "attention":
-        impl = "sdpa-cpu" if device.kind == "cpu" else "flash"
+        impl = "sdpa-cpu" if device.kind == "cpu" else op.impl
         one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
@@ -134,7 +140,7 @@ def _sum_pass(
 ) -> PassPrice:
     shape = np.shape(layouts.tp)
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
-    launches, skipped = np.zeros(shape), np.zeros(shape)
+    launches, skipped, once = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     apart = {g: np.zeros(shape) for g in COMM_GROUPS}
@@ -147,6 +153,8 @@ def _sum_pass(
             spread = spread + mid * p.seconds.spread
             if p.op.skips_first:
                 skipped = skipped + mid
+            if p.op.first_only:
+                once = once + mid
             flops = flops + p.op.flops() * count
             continue
         group = "ep" if p.op.group == "etp" else p.op.group
@@ -158,7 +166,7 @@ def _sum_pass(
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
     seconds = host_bound(compute, launches, cluster, preset)
-    return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart)
+    return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart, once)
 
 
 def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:

@@ -15,6 +15,7 @@ from hwmodels.cluster import Cluster
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
+from planner.precision import recipe_of, require, with_plain_ends
 from planner.presets import FrameworkPreset
 from planner.presets import get as get_preset
 from planner.price import BlockPrice, price_block
@@ -50,8 +51,16 @@ class PricedModel:
 
 
 def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster) -> PricedModel:
-    """Lower and price the blocks of one micro-batch for all `layouts` (shape (n,))."""
+    """Lower and price the blocks of one micro-batch for all `layouts` (shape (n,)).
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        Where the framework or the device does not have the workload's precision, with the nearest that it has.
+    """
     preset = get_preset(workload.framework)
+    require(workload, preset, cluster.device)
+    model = with_plain_ends(model, recipe_of(workload, preset))
     keys = np.stack([getattr(layouts, k) for k in BLOCK_KEYS], axis=1)
     _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     distinct = layouts.take(first)

@@ -5,6 +5,7 @@
     model: llama-3-70b            # a known name, a path to a config.json, or the config itself
     cluster: dgx-h100:16          # a preset, a path to a cluster YAML, or its content
     workload: {seq_len: 8192, gbs: 512, precision: bf16, optimizer: adamw, framework: megatron}
+    # also: kind: sft, lora: {rank: 16, modules: [qkv, o]}, documents: {mean_tokens: …, mean_square_tokens2: …}
     search:                       # optional; each field: a list, one value, a..b, {min, max} or max
       tp: [1, 2, 4, 8]            # max: every value that a layout could have
       top: 10
@@ -240,14 +241,15 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     cluster = reader.attempt(reader.cluster, ("cluster",)) if isinstance(data.get("cluster"), str | dict) else None
     if parsed is not None and model is not None:
         reader.faults += sequence_faults(model[0], parsed.workload.seq_len, reader.where("workload", "seq_len"))
+    workload = reader.attempt(parsed.workload.workload, ("workload",)) if parsed is not None else None
     run = reader.run(parsed.run, cluster[0]) if parsed is not None and cluster is not None else RunSettings()
-    if reader.faults or parsed is None or model is None or cluster is None:
+    if reader.faults or parsed is None or model is None or cluster is None or workload is None:
         raise InputError(sorted(reader.faults, key=reader.line))
     name = parsed.name or path.stem
     limits = parsed.constraints
     return Scenario(
         name=name, path=file, model=model[0], config=model[1], cluster=cluster[0], cluster_name=cluster[1],
-        workload=Workload(**parsed.workload.model_dump()),
+        workload=workload,
         ranges={f: getattr(parsed.search, f) for f in FIELDS if getattr(parsed.search, f) is not None},
         constraints={f: getattr(limits, f) for f in FIELDS if getattr(limits, f) is not None},
         memory_headroom=limits.memory_headroom, objective=parsed.objective, top=parsed.search.top, run=run,

@@ -15,8 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from hwmodels.errors import Fault
 from planner.layout import RECOMPUTE, SCHEDULES
+from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Workload
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
+from planner.training import KINDS, MODULES
 
 MAX = "max"
 NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
@@ -128,11 +130,15 @@ class Limit(tuple[str, int]):
         }[sign]  # fmt: skip
 
 
-def _framework(value: Any) -> str:
-    known = framework_names()
-    if value not in known:
-        raise RefusedError(f"value {value!r}", "it is not a known framework", near(str(value), known))
-    return str(value)
+def _known(what: str, known: tuple[str, ...]) -> Callable[[Any], str]:
+    """One name out of `known`."""
+
+    def check(value: Any) -> str:
+        if value not in known:
+            raise RefusedError(f"value {value!r}", f"it is not a known {what}", near(str(value), known))
+        return str(value)
+
+    return check
 
 
 One = Annotated[Any, PlainValidator(_numbers(1))]
@@ -152,14 +158,51 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class LoraFile(Strict):
+    """Adapters on frozen weights."""
+
+    rank: Count = 16
+    modules: Annotated[Any, PlainValidator(_words(MODULES))] = ("qkv", "o")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    base: Literal["", "nf4"] = ""
+
+
+class DocumentsFile(Strict):
+    """Lengths of packed documents."""
+
+    mean_tokens: Annotated[float, Field(ge=1)]
+    mean_square_tokens2: Annotated[float, Field(ge=1)]
+
+
 class WorkloadFile(Strict):
     """What is trained."""
 
     seq_len: Count
     gbs: Count
-    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
-    optimizer: Literal["adamw", "sgd"] = "adamw"
-    framework: Annotated[str, PlainValidator(_framework, json_schema_input_type=str)] = "generic"
+    precision: Annotated[str, PlainValidator(_known("precision", PRECISIONS), json_schema_input_type=str)] = "bf16"
+    optimizer: Annotated[str, PlainValidator(_known("optimizer", OPTIMIZERS), json_schema_input_type=str)] = "adamw"
+    framework: Annotated[
+        str, PlainValidator(_known("framework", framework_names()), json_schema_input_type=str)
+    ] = "generic"
+    kind: Literal[KINDS] | None = None  # type: ignore[valid-type]
+    lora: LoraFile | None = None
+    documents: DocumentsFile | None = None
+    grad_dtype: Literal["", "fp32", "bf16"] = ""
+    main_dtype: Literal["fp32", "bf16", "remainder"] = "fp32"
+
+    def workload(self) -> Workload:
+        """The workload; adapters mean that only they are trained.
+
+        Raises
+        ------
+        hwmodels.errors.InputError
+            For what contradicts itself: adapters in full training, documents beyond the sequence.
+        """
+        given = self.model_dump()
+        kind = self.kind or ("lora" if self.lora is not None else KINDS[0])
+        lora = None if self.lora is None else Lora(**given["lora"])
+        documents = None if self.documents is None else Documents(**given["documents"])
+        return Workload(**{**given, "kind": kind, "lora": lora, "documents": documents})
 
 
 class SearchFile(Strict):

@@ -7,20 +7,24 @@ gradient and parameter collectives move. Used by the memory model and by the ass
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner import optimizers
+from planner.adapters import adapter_weights, linear_weights
 from planner.layout import LayoutBatch
-from planner.model.spec import ModelSpec, Parameter, Weight
+from planner.model.spec import DecoderLayer, ModelSpec, Parameter, Weight
 from planner.plan import Workload
+from planner.precision import BYTES, gradient_dtype, recipe_of
 from planner.presets import FrameworkPreset
-from planner.workload.op import BYTES
 
 FloatArray = NDArray[np.float64]
-OPTIMIZER_STATES: dict[str, float] = {"adamw": 8.0, "adam": 8.0, "sgd": 0.0, "sgd-momentum": 4.0}
-"""Bytes a parameter of optimizer state in fp32, beside the main copy of the weights."""
+
+
+def _none() -> FloatArray:
+    return np.zeros(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,10 +32,26 @@ class LocalParameters:
     """Elements of a block on one rank, before data-parallel sharding.
 
     Dense parameters reduce over dp·cp, expert parameters over the expert data-parallel group.
+
+    Attributes
+    ----------
+    dense, expert : ndarray
+        All elements, adapters included.
+    frozen_dense, frozen_expert : ndarray
+        Those of them that are not trained.
+    packed_dense, packed_expert : ndarray
+        Those of them in matrices that a quantised recipe or a 4-bit base covers.
+    other_dense : ndarray
+        Those of `dense` outside the matrices of decoder layers: embedding, head, norms, biases.
     """
 
     dense: FloatArray
     expert: FloatArray
+    frozen_dense: FloatArray = field(default_factory=_none)
+    frozen_expert: FloatArray = field(default_factory=_none)
+    packed_dense: FloatArray = field(default_factory=_none)
+    packed_expert: FloatArray = field(default_factory=_none)
+    other_dense: FloatArray = field(default_factory=_none)
 
     @property
     def all(self) -> FloatArray:
@@ -40,7 +60,7 @@ class LocalParameters:
 
 
 def local_parameters(parameters: Iterable[Parameter], layouts: LayoutBatch) -> LocalParameters:
-    """Elements of `parameters` on one rank.
+    """Elements of `parameters` on one rank; none of them frozen, packed or set apart.
 
     Three buckets: tp-sharded, replicated (norms, router, row biases), and routed experts over
     ep x etp. Biases follow a column split and are whole with a row split.
@@ -67,11 +87,92 @@ def local_parameters(parameters: Iterable[Parameter], layouts: LayoutBatch) -> L
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StateBytes:
-    """Bytes that one local parameter costs on a rank, by category (arrays over candidates)."""
+    """Bytes that one local parameter costs on a rank, by category (arrays over candidates).
+
+    Attributes
+    ----------
+    parameters : ndarray
+        Of a trained parameter.
+    frozen : ndarray
+        Of a parameter that is not trained (no gradient and no optimizer state either).
+    packed : ndarray
+        What a parameter in a packed matrix costs beyond `parameters` or `frozen` (below 0 where it takes less).
+    gradients, optimizer : ndarray
+        Of a trained parameter.
+    other_optimizer : float
+        What one outside the hidden matrices costs beyond `optimizer`, before sharding the same way.
+    """
 
     parameters: FloatArray
+    frozen: FloatArray
+    packed: FloatArray
     gradients: FloatArray
     optimizer: FloatArray
+    other_optimizer: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Bytes of one element of a weight, resident and on its way between ranks.
+
+    Attributes
+    ----------
+    trained, frozen : float
+        Resident, in matrices that no narrow format covers.
+    packed : float
+        Resident, in one that it covers: every copy.
+    packed_shard : float
+        What of that ZeRO-3 shards and keeps.
+    gathered, packed_gathered : float
+        Sent by a parameter gather.
+    """
+
+    trained: float
+    frozen: float
+    packed: float
+    packed_shard: float
+    gathered: float
+    packed_gathered: float
+
+
+def weight_bytes(workload: Workload, preset: FrameworkPreset) -> WeightBytes:
+    """What an element of a weight costs in a precision and framework.
+
+    Mixed precision keeps a compute copy; FSDP's keeps one in the main dtype and casts it when
+    it is gathered (frozen ones stand in the compute dtype). A quantised recipe keeps its copies
+    beside the 16-bit one, or in its place where the framework's compute copies are quantised
+    (Megatron-Core ``--fp8-param-gather``); FSDP's casts are transient. Of a frozen weight in the
+    narrow format alone and with a tensor-wide scale one copy does (Transformer Engine
+    ``keep_fp8_weight_transpose_cache`` off, as fine-tuning recipes have it).
+    """
+    recipe = recipe_of(workload, preset)
+    width, main = recipe.width, recipe.width if workload.main_dtype == "bf16" else 4.0
+    trained = width if preset.compute_copy else main
+    base = width if workload.lora is not None else trained
+    if workload.lora is not None and workload.lora.base:
+        narrow = BYTES[workload.lora.base]
+        return WeightBytes(trained, width, narrow, narrow, width, narrow)
+    if not recipe.quantised:
+        return WeightBytes(trained, width, base, base, width, width)
+    narrow, quantised = recipe.element_bytes, recipe.scaling in preset.quantised_params
+    sent = narrow if quantised else width
+    if not preset.compute_copy:
+        return WeightBytes(trained, width, base, base, width, sent)
+    turned = workload.lora is not None and quantised and recipe.tensor_wide
+    copies = narrow if turned else recipe.copies * narrow
+    return WeightBytes(trained, width, copies if quantised else width + copies, sent, width, sent)
+
+
+def main_bytes(workload: Workload, preset: FrameworkPreset) -> float:
+    """Bytes of a parameter's main copy beside its compute copy; 0 where there is one copy alone."""
+    if not preset.compute_copy or recipe_of(workload, preset).width == 4.0:
+        return 0.0
+    return optimizers.MAIN_DTYPES[workload.main_dtype]
+
+
+def gradient_bytes(workload: Workload, preset: FrameworkPreset) -> float:
+    """Bytes of an accumulated gradient."""
+    return BYTES[gradient_dtype(workload, preset)]
 
 
 def reduces_each(preset: FrameworkPreset, pp: int, zero_stage: int) -> bool:
@@ -96,31 +197,53 @@ def state_bytes(
     parameters too. Gradients that are reduced once a step accumulate unsharded over the
     micro-batches before.
     """
-    width = BYTES[workload.precision] if preset.compute_copy else 4.0
-    grad = BYTES[preset.gradient_dtype(workload.precision)]
-    main = 4.0 if preset.compute_copy and workload.precision != "fp32" else 0.0
-    states = OPTIMIZER_STATES[workload.optimizer] + main
+    weights, optimizer = weight_bytes(workload, preset), optimizers.get(workload.optimizer)
+    grad, states = gradient_bytes(workload, preset), optimizer.state_bytes + main_bytes(workload, preset)
+    base = weights.trained if workload.lora is None else weights.frozen
     stage = layouts.zero_stage
     each = np.asarray([reduces_each(preset, pp, z) for z in range(4)])[stage]
     sharded = (stage >= 2) & (each | (layouts.microbatches(workload.gbs) == 1))
+    held, kept = np.where(stage >= 3, shard, 1.0), np.where(stage >= 1, shard, 1.0)
+    packed = np.where(stage >= 3, weights.packed_shard - base, weights.packed - base)
     return StateBytes(
-        parameters=np.asarray(width / np.where(stage >= 3, shard, 1.0)),
+        parameters=np.asarray(weights.trained / held),
+        frozen=np.asarray(weights.frozen / held),
+        packed=np.asarray(packed / held),
         gradients=np.asarray(grad / np.where(sharded, shard, 1.0)),
-        optimizer=np.asarray(states / np.where(stage >= 1, shard, 1.0)),
+        optimizer=np.asarray(states / kept),
+        other_optimizer=np.asarray((optimizer.other_state_bytes - optimizer.state_bytes) / kept),
     )
 
 
+def layer_parameters(layer: DecoderLayer, hidden: int, layouts: LayoutBatch, workload: Workload) -> LocalParameters:
+    """Local parameters of one layer, with what of them is frozen, packed or no hidden matrix."""
+    own = local_parameters(layer.parameters(hidden), layouts)
+    matrices = local_parameters([replace(w, bias=False) for w in linear_weights(layer, hidden)], layouts)
+    other = np.asarray(own.dense - matrices.dense)
+    packed = (matrices.dense, matrices.expert) if not layer.high_precision else (_none(), _none())
+    if workload.lora is None:
+        return LocalParameters(own.dense, own.expert, _none(), _none(), *packed, other)
+    added = local_parameters(adapter_weights(layer, hidden, workload.lora), layouts)
+    dense = np.asarray(own.dense + added.dense)
+    return LocalParameters(dense, own.expert, own.dense, own.expert, *packed, _none())
+
+
 def block_parameters(
-    model: ModelSpec, layouts: LayoutBatch
+    model: ModelSpec, layouts: LayoutBatch, workload: Workload
 ) -> tuple[LocalParameters, list[LocalParameters], LocalParameters]:
     """Local parameters of the embedding, of one layer of each kind, and of the head.
 
     A tied head on another stage than the embedding keeps a copy of the matrix there.
     """
     embedding = local_parameters(model.embedding_parameters(), layouts)
-    layers = [local_parameters(layer.parameters(model.hidden), layouts) for layer in model.layer_kinds()]
+    layers = [layer_parameters(layer, model.hidden, layouts, workload) for layer in model.layer_kinds()]
     head = local_parameters(model.head_parameters(), layouts)
     if model.tied_embeddings:
         copy = np.where(layouts.pp > 1, model.vocab * model.hidden / layouts.tp.astype(np.float64), 0.0)
         head = LocalParameters(np.asarray(head.dense + copy), head.expert)
-    return embedding, layers, head
+    if workload.lora is None:
+        ends = (replace(block, other_dense=block.dense) for block in (embedding, head))
+    else:
+        ends = (replace(block, frozen_dense=block.dense) for block in (embedding, head))
+    first, last = ends
+    return first, layers, last

@@ -23,7 +23,7 @@ from hwmodels.kernels.gemm import _positive
 
 MEMORY_DEFAULTS = {
     "efficiency": Coefficient(
-        0.60,
+        0.65,
         "least mean absolute error of the step time over the 18 A100 rows megatron_a100_sc21 and korthikanti_a100, "
         "grid 0.50-0.85 by 0.05 (tests/validation/test_memory_efficiency.py); norms, dropout, softmax and "
         "activations of a training step, which reach less than the 80-90% of a plain stream; carried over to "

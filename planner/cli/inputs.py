@@ -30,12 +30,10 @@ SeqLen = Annotated[int | None, typer.Option("--seq-len", metavar="TOKENS", help=
 Gbs = Annotated[int | None, typer.Option("--gbs", metavar="SEQUENCES", help="Sequences in a step, all ranks together.")]
 
 # A scenario or a plan may state these as well, so "not given" must be told from the default.
-MaybePrecision = Annotated[str | None, typer.Option("--precision", help="bf16 (default), fp16 or fp32.")]
-MaybeOptimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw (default) or sgd.")]
+MaybePrecision = Annotated[str | None, typer.Option("--precision", help="bf16 (default); see: list precisions.")]
+MaybeOptimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw (default); see: list optimizers.")]
 MaybeFramework = Annotated[str | None, typer.Option("--framework", help="Whose switches to assume (default generic).")]
 
-PRECISIONS = ("bf16", "fp16", "fp32")
-OPTIMIZERS = ("adamw", "sgd")
 MOST_VALUES = 4096
 DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "generic"}
 
@@ -96,10 +94,20 @@ def with_defaults(stated: dict[str, Any]) -> dict[str, Any]:
     return {**DEFAULTS, **{name: value for name, value in stated.items() if value is not None}}
 
 
-def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: str, framework: str) -> Workload:
-    """The workload of the command line, all its faults reported together."""
+def workload(
+    seq_len: int | None, gbs: int | None, precision: str, optimizer: str, framework: str, **training: Any
+) -> Workload:
+    """The workload of the command line, all its faults reported together.
+
+    Parameters
+    ----------
+    **training : object
+        Other fields of `Workload` (`planner.cli.inputs_training`).
+    """
     from planner import presets
-    from planner.plan import Workload
+    from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
+    from planner.plan import OPTIMIZERS, PRECISIONS, Workload
+    from planner.training import KINDS
 
     required(seq_len=seq_len, gbs=gbs)
     faults = [
@@ -111,14 +119,17 @@ def workload(seq_len: int | None, gbs: int | None, precision: str, optimizer: st
         ("precision", precision, PRECISIONS),
         ("optimizer", optimizer, OPTIMIZERS),
         ("framework", framework, presets.names()),
+        ("kind", training.get("kind", KINDS[0]), KINDS),
+        ("grad_dtype", training.get("grad_dtype", ""), ("", *GRAD_DTYPES)),
+        ("main_dtype", training.get("main_dtype", "fp32"), tuple(MAIN_DTYPES)),
     ):
         if text not in known:
             from planner.scenario_file import near  # heavy, and needed for a fault only
 
-            faults.append(Fault(f"unknown {name} {text!r}", option(name), "", near(text, tuple(known))))
+            faults.append(Fault(f"unknown {name} {text!r}", option(name), "", near(text, tuple(filter(None, known)))))
     if faults:
         raise InputError(faults)
-    return Workload(int(seq_len or 0), int(gbs or 0), precision, optimizer, framework)
+    return Workload(int(seq_len or 0), int(gbs or 0), precision, optimizer, framework, **training)
 
 
 def model_and_cluster(model: str, cluster: str) -> tuple[ModelSpec, dict[str, Any], Cluster]:

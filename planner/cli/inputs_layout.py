@@ -97,7 +97,7 @@ def case_of_options(model: str | None, cluster: str | None, workload: Workload, 
     inputs.required(model=model, cluster=cluster)
     spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
     layout = inputs.layout(loaded.n_ranks, degrees, spec.n_layers)
-    validate(layout, RuleContext(spec, workload.gbs, workload.seq_len, loaded.n_ranks), "layout")
+    validate(layout, RuleContext.of(spec, workload, loaded.n_ranks), "layout")
     return Case(spec, config, loaded, str(cluster), workload, layout, None)
 
 

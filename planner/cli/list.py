@@ -23,7 +23,19 @@ def list_(
         str | None,
         typer.Argument(
             metavar="KIND",
-            help=", ".join(("models", "devices", "clusters", "schedules", "frameworks", "scenarios", "rules"))
+            help=", ".join(
+                (
+                    "models",
+                    "devices",
+                    "clusters",
+                    "schedules",
+                    "frameworks",
+                    "precisions",
+                    "optimizers",
+                    "scenarios",
+                    "rules",
+                )
+            )
             + "; all of them if not given.",
         ),
     ] = None,
@@ -173,6 +185,28 @@ def _frameworks() -> Table:
     return ("name", "attention", "gradients"), rows, lambda r: (r["name"], r["attention"], r["grad_dtype"])
 
 
+def _precisions() -> Table:
+    from planner import precision
+
+    rows = []
+    for name in precision.names():
+        found = precision.recipe(name)
+        about = found.source if name != precision.FRAMEWORKS_OWN else "8 bits in the framework's own recipe"
+        rows.append({"name": name, "gemms": found.forward, "elsewhere": found.compute, "about": about})
+    header = ("name", "linear layers", "elsewhere", "about")
+    return header, rows, lambda r: (r["name"], r["gemms"], r["elsewhere"], r["about"])
+
+
+def _optimizers() -> Table:
+    from planner import optimizers
+
+    rows = []
+    for name in optimizers.names():
+        found = optimizers.get(name)
+        rows.append({"name": name, "state_bytes": found.state_bytes, "about": found.source})
+    return ("name", "bytes a parameter", "about"), rows, lambda r: (r["name"], f"{r['state_bytes']:g}", r["about"])
+
+
 def _scenarios() -> Table:
     import scenarios
 
@@ -196,7 +230,12 @@ KINDS: dict[str, Callable[[], Table]] = {
     "clusters": _clusters,
     "schedules": _schedules,
     "frameworks": _frameworks,
+    "precisions": _precisions,
+    "optimizers": _optimizers,
     "scenarios": _scenarios,
     "rules": _rules,
 }
-LEFT = {"models": 2, "devices": 2, "clusters": 2, "schedules": 5, "frameworks": 3, "scenarios": 2, "rules": 2}
+LEFT = {
+    "models": 2, "devices": 2, "clusters": 2, "schedules": 5, "frameworks": 3, "precisions": 4, "optimizers": 1,
+    "scenarios": 2, "rules": 2,
+}  # fmt: skip

@@ -10,6 +10,7 @@ import typer
 from hwmodels.errors import InfeasibleError
 from planner.cli import inputs
 from planner.cli import inputs_layout as lay
+from planner.cli import inputs_training as training
 
 if TYPE_CHECKING:
     from planner.results import Step
@@ -33,6 +34,11 @@ def predict(
     precision: inputs.MaybePrecision = None,
     optimizer: inputs.MaybeOptimizer = None,
     framework: inputs.MaybeFramework = None,
+    kind: training.Kind = None,
+    lora: training.LoraText = None,
+    documents: training.DocumentsText = None,
+    grad_dtype: training.GradDtype = None,
+    main_dtype: training.MainDtype = None,
     tp: lay.Tp = None,
     sp: lay.Sp = None,
     cp: lay.Cp = None,
@@ -62,7 +68,10 @@ def predict(
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "stage_layers": stage_layers,
     }  # fmt: skip
-    stated = {"seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework}
+    stated = {
+        "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype),
+    }  # fmt: skip
     if plan is not None:
         lay.not_with_plan(model=model, **stated, **degrees)
         case = lay.case_of_plan(plan, cluster)

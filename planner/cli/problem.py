@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from planner.cli import inputs
@@ -54,6 +54,7 @@ class Problem:
         if self.model.active_parameters != self.model.parameters:
             active = f", {self.model.active_parameters:,} active"
         trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
+        trained = ", ".join(filter(None, (trained, work.described())))
         return [
             ("model", f"{self.model.name}: {self.model.parameters:,} parameters{active}, {self.model.n_layers} layers"),
             (
@@ -81,7 +82,7 @@ def problem_of(
     scenario : str or None
         A YAML file, or the name of a shipped one.
     stated : dict
-        seq_len, gbs, precision, optimizer, framework; None where not given.
+        seq_len, gbs, precision, optimizer, framework and the other fields of a workload; None where not given.
     ranges : dict
         Layout field -> values to search.
 
@@ -141,7 +142,12 @@ def changed(
         found = replace(found, cluster=inputs.load_cluster(cluster), cluster_name=cluster)
     given = {key: value for key, value in stated.items() if value is not None}
     if given:
-        found = replace(found, workload=inputs.workload(**{**asdict(found.workload), **given}))
+        found = replace(found, workload=inputs.workload(**{**_fields(found.workload), **given}))
     return replace(
         found, ranges={**found.ranges, **ranges}, objective=objective or found.objective, top=top or found.top
     )
+
+
+def _fields(workload: Workload) -> dict[str, Any]:
+    """Fields of a workload, those that hold a value of their own as they are."""
+    return {field.name: getattr(workload, field.name) for field in fields(workload)}

@@ -9,6 +9,7 @@ import typer
 
 from hwmodels.errors import Fault, InputError
 from planner.cli import inputs
+from planner.cli import inputs_training as training
 
 if TYPE_CHECKING:
     from planner.cli.problem import Problem
@@ -37,6 +38,11 @@ def search(
     precision: inputs.MaybePrecision = None,
     optimizer: inputs.MaybeOptimizer = None,
     framework: inputs.MaybeFramework = None,
+    kind: training.Kind = None,
+    lora: training.LoraText = None,
+    documents: training.DocumentsText = None,
+    grad_dtype: training.GradDtype = None,
+    main_dtype: training.MainDtype = None,
     tp: Annotated[Range, _range("--tp", "Tensor parallel degrees to try.")] = None,
     sp: Annotated[Range, _range("--sp", "Sequence parallelism: 0, 1 or 0,1.")] = None,
     cp: Annotated[Range, _range("--cp", "Context parallel degrees (1 if not given).")] = None,
@@ -67,7 +73,10 @@ def search(
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
     }  # fmt: skip
-    stated = {"seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework}
+    stated = {
+        "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype),
+    }  # fmt: skip
     problem = problem_of(scenario, model, cluster, stated, space_of(space), objective, top)
     _no_such_rows([number for number in save or [] if not 1 <= number <= problem.top], problem.top)
     result = find(problem)

@@ -19,6 +19,7 @@ def show_inputs(case: Case) -> None:
     model = f"{case.model.name}: {case.model.parameters:,} parameters, {case.model.n_layers} layers"
     ranks = f"{case.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
     trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
+    trained = ", ".join(filter(None, (trained, work.described())))
     print_pairs(
         [
             ("model", model),

@@ -41,6 +41,7 @@ HARDWARE: dict[tuple[str, int], Hardware] = {
     ("H100", 80): Hardware("h100-sxm-80gb", "dgx-h100"),
     ("H100", 96): Hardware("h100-sxm-96gb-500w", "dgx-h100"),
     ("H200", 141): Hardware("h200-sxm-141gb", "hgx-h200"),
+    ("L40S", 48): Hardware("l40s-48gb", "dgx-h100", intra="pcie4"),
     ("B200", 180): Hardware("b200-sxm-180gb", "hgx-b200"),
     ("B300", 288): Hardware("b300-sxm-288gb", "hgx-b200", inter="infiniband-xdr"),
     ("GB200", 186): Hardware("gb200-186gb", "gb200-nvl72"),

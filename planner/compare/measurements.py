@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hwmodels.errors import InputError
-from planner import presets
+from planner import optimizers, precision, presets
 from planner.compare.clusters import cluster_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
 from planner.layout.splits import megatron_layout, megatron_split
 from planner.model.spec import ModelSpec
-from planner.plan import Workload
+from planner.plan import Lora, Workload
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
+from planner.training import KINDS
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
@@ -34,14 +35,24 @@ DEFAULT_HEAD_DIM = 128
 """Width of a head where the heads are not stated: what GPT-3 and its successors use."""
 
 PRECISIONS: dict[str, str] = {
-    "bf16": "bf16", "fp16": "fp16", "fp32": "fp32", "tf32": "tf32",
-    "fp8": "fp8", "fp8-cs": "fp8", "mxfp8": "mxfp8", "fp8-mx": "mxfp8",
-    "fp8-blockwise": "fp8-blockwise", "nvfp4": "nvfp4",
+    **{name: name for name in precision.names()},
+    "fp8-cs": "fp8-current", "fp8-ds": "fp8-delayed", "fp8-mx": "mxfp8", "fp8-blockwise": "fp8-block",
 }  # fmt: skip
-"""Spelling of a precision in measurements -> in a workload."""
+"""Spelling of a precision in measurements -> in a workload (Megatron-Bridge: cs, ds, mx)."""
 
-MODELLED_PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp32")
-"""Precisions whose kernels and copies are priced; a row in another one is skipped, never priced as these."""
+FP8_RECIPES: dict[str, str] = {
+    "tensorwise": "fp8-current", "delayed": "fp8-delayed", "blockwise": "fp8-block", "mxfp8": "mxfp8",
+}  # fmt: skip
+"""Megatron's ``--fp8-recipe`` -> recipe: what a row's flags say before the default of its framework."""
+
+OPTIMIZERS: dict[str, str] = {
+    "": "adamw", "adam": "adamw", "fusedadam": "adamw", "adam distributed optimizer": "adamw",
+    **{name: name for name in optimizers.names()},
+}  # fmt: skip
+"""Spelling of an optimizer in measurements, case ignored -> in a workload; frameworks call decoupled Adam Adam."""
+
+_RANK = re.compile(r"\blora\s+r(\d+)\b", re.IGNORECASE)
+_RECIPE = re.compile(r"\bfp8-recipe=(\w+)")
 
 
 class UnreadableRowError(Exception):
@@ -267,6 +278,36 @@ def _with_stages(row: Row, layout: Layout, n_layers: int, assumed: list[str]) ->
     return replace(layout, vpp=vpp, schedule=schedule, stage_layers=split)
 
 
+def _precision(row: Row, assumed: list[str]) -> str:
+    """The recipe that the row's precision, and its flags where they say more, mean."""
+    found = PRECISIONS.get(row.precision.lower())
+    if found is None:
+        raise UnreadableRowError(f"precision {row.precision!r} is not one of {', '.join(PRECISIONS)}")
+    if found != precision.FRAMEWORKS_OWN:
+        return found
+    if (flag := _RECIPE.search(row.other_flags)) and flag[1] in FP8_RECIPES:
+        return FP8_RECIPES[flag[1]]
+    assumed.append(f"precision={presets.get(framework_of(row)).fp8_recipe}")
+    return found
+
+
+def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workload:
+    """What was trained; adapters at the rank that the row's model name states, else the defaults of `Lora`."""
+    name = OPTIMIZERS.get(row.optimizer.lower())
+    if name is None:
+        raise UnreadableRowError(f"optimizer {row.optimizer!r} is not one of {', '.join(filter(None, OPTIMIZERS))}")
+    kind = next((known for known in KINDS if known == (row.kind or "pretrain")), None)
+    if kind is None:
+        raise UnreadableRowError(f"kind {row.kind!r} is not one of {', '.join(KINDS)}")
+    lora = None
+    if kind == "lora":
+        stated = _RANK.search(row.model)
+        lora = Lora(rank=int(stated[1])) if stated else Lora()
+        assumed += [] if stated else [f"lora rank={lora.rank}"]
+        assumed.append(f"lora modules={' '.join(lora.modules)}")
+    return Workload(row.seq_len or 0, gbs, _precision(row, assumed), name, framework, kind, lora)
+
+
 def to_case(row: Row) -> Case:
     """The row as model, cluster, workload and layout.
 
@@ -276,20 +317,13 @@ def to_case(row: Row) -> Case:
         With the reason, where the row does not say enough, or says what is not modelled.
     """
     try:
-        if row.kind == "lora":
-            raise UnreadableRowError("LoRA: training with frozen weights is not modelled")
         framework = framework_of(row)
         preset = presets.get(framework)
         assumed: list[str] = []
         layout, gbs = _layout(row, preset, assumed)
-        precision = PRECISIONS.get(row.precision.lower())
-        if precision is None:
-            raise UnreadableRowError(f"precision {row.precision!r} is not one of {', '.join(PRECISIONS)}")
-        if precision not in MODELLED_PRECISIONS:
-            raise UnreadableRowError(f"precision {precision}: training in it is not modelled")
         model = _model(row, assumed)
         layout = _with_stages(row, layout, model.n_layers, assumed)
-        workload = Workload(row.seq_len or 0, gbs, precision, framework=framework)
+        workload = _workload(row, gbs, framework, assumed)
         cluster, cluster_notes = cluster_of(row)
     except InputError as error:
         raise UnreadableRowError(str(error)) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,6 +164,16 @@ def _result(row: Row, predict: Predict) -> RowResult:
         tokens_per_s_per_gpu=step.tokens_per_s_per_gpu, mfu=step.mfu, peak_bytes=predicted_peak(step.memory, row),
         verdict=step.verdict,
     )  # fmt: skip
+
+
+def errors_by_group(rows: Iterable[Row], predict_fn: Predict | None = None) -> dict[str, float]:
+    """Mean absolute error of the times in per cent, by group; rows that cannot be predicted take no part."""
+    predict = predict_fn or _default_predict()
+    errors: dict[str, list[float]] = {}
+    for row in rows:
+        if (pair := _result(row, predict).time_pair) is not None:
+            errors.setdefault(row.group, []).append(abs(math.log(pair[2] / pair[1])) * 100.0)
+    return {group: sum(found) / len(found) for group, found in errors.items()}
 
 
 def summarise(results: Iterable[RowResult]) -> ValidationResult:

@@ -9,7 +9,9 @@ from planner.layout.degrees import SCHEDULES, Layout, divisors
 from planner.layout.splits import split_faults
 from planner.model.spec import ModelSpec, Moe
 from planner.presets import FrameworkPreset
+from planner.presets import get as get_preset
 from planner.schedule import get as get_schedule
+from planner.training import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,19 @@ class RuleContext:
     seq_len: int
     world: int
     framework: FrameworkPreset | None = None
+    workload: Workload | None = None
+    """Precision, optimizer and adapters; rules about them hold where it is not given."""
+
+    @classmethod
+    def of(cls, model: ModelSpec, workload: Workload, world: int) -> RuleContext:
+        """What the rules need to know of a workload on `world` ranks.
+
+        Raises
+        ------
+        hwmodels.errors.InputError
+            For an unknown framework.
+        """
+        return cls(model, workload.gbs, workload.seq_len, world, get_preset(workload.framework), workload)
 
 
 MOST_ACTIONS = 65_536

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
+from planner.layout import precision_rules
 from planner.layout.degrees import (
     RECOMPUTE,
     SCHEDULES,
@@ -326,6 +327,26 @@ RULES: tuple[Rule, ...] = (
         "The framework runs the ZeRO stage with a pipeline.",
         _zero_pipeline,
         explain_zero_pipeline,
+    ),
+    Rule(
+        "precision-block",
+        "A shard of a dimension made of whole scaling blocks is made of whole blocks.",
+        precision_rules.blocks_whole,
+        precision_rules.explain_blocks,
+        ("degrees-positive", "tp-heads", "tp-kv-heads", "tp-ffn", "etp-width"),
+    ),
+    Rule(
+        "precision-rows",
+        "A rank's tokens of a micro-batch are made of whole scaling blocks.",
+        precision_rules.rows_whole,
+        precision_rules.explain_rows,
+        ("degrees-positive", "seq-split"),
+    ),
+    Rule(
+        "optimizer-whole-matrices",
+        "An optimizer over whole matrices needs zero_stage of at most 1.",
+        precision_rules.matrices_whole,
+        precision_rules.explain_matrices,
     ),
     Rule(
         "framework-split-recompute",

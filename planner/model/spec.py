@@ -294,6 +294,8 @@ class DecoderLayer:
         and feed-forward run in parallel behind one norm).
     parallel : bool
         Attention and feed-forward read the same normalised input (Phi, Falcon).
+    high_precision : bool
+        A precision recipe leaves this layer in the compute dtype (`planner.precision.with_plain_ends`).
     """
 
     attention: AnyAttention
@@ -302,6 +304,7 @@ class DecoderLayer:
     norm_bias: bool = False
     n_norms: int = 2
     parallel: bool = False
+    high_precision: bool = False
 
     @property
     def is_moe(self) -> bool:

@@ -14,7 +14,6 @@ from planner.assemble import group_memory
 from planner.layout import SCHEDULES, RuleContext, faults
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
-from planner.presets import get as get_preset
 from planner.priced import PricedModel, price_model
 from planner.search.balance import with_balanced_stages
 from planner.search.space import Enumerated, Space, enumerate_layouts
@@ -46,7 +45,7 @@ def illegal(model: ModelSpec, workload: Workload, cluster: Cluster, found: Enume
     )
     if found.closest is None:
         return InfeasibleError(asked, "the given dp is no quotient of the ranks", "leave dp open")
-    context = RuleContext(model, workload.gbs, workload.seq_len, cluster.n_ranks, get_preset(workload.framework))
+    context = RuleContext.of(model, workload, cluster.n_ranks)
     broken = faults(found.closest, context)
     binding = "; ".join(f"{f.what} [{f.rule}]" for f in broken)
     ways = "; ".join(f.fix for f in broken)

@@ -139,7 +139,7 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     layouts = LayoutBatch(**grid)
     if space.dp:
         layouts = layouts.take(np.isin(layouts.dp, space.dp))
-    context = RuleContext(model, workload.gbs, workload.seq_len, world, get_preset(workload.framework))
+    context = RuleContext.of(model, workload, world)
     kept = check(layouts, context)
     alive = np.ones(len(layouts), dtype=np.bool_)
     dropped: dict[str, int] = {}

@@ -47,7 +47,7 @@ def projection_ops(layer: DecoderLayer, s: Shapes) -> list[Op]:
     for name, members in groups.items():
         n_out = np.asarray(sum(s.local_out(w) for w in members))
         rows = s.tokens_sp if members[0].shard == "replicated" else s.tokens
-        ops += s.linear(f"attention.{name}", rows, s.local_in(members[0]), n_out)
+        ops += s.linear(f"attention.{name}", rows, s.local_in(members[0]), n_out, after_norm=True)
     rotated = _qk_bytes(layer, s) * s.model.rotary_fraction
     if not s.model.learned_positions:
         kernels = 2.0 if s.preset.fused_elementwise else 8.0
@@ -102,24 +102,26 @@ def _fused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> list[Op]:
     """
     a = layer.attention
     split = s.cp > 1
-    chunk = np.where(split, s.seq / 2.0, s.seq)
-    whole = np.asarray(float(s.seq_len))
+    # Packed documents lie one after the other in the sequence; each is dealt over the cp ranks by itself.
+    whole = np.asarray(s.attended)
+    documents = s.seq_len / s.attended
+    chunk = np.where(split, s.attended / s.cp / 2.0, s.attended / s.cp)
 
     def core(name: str, phase: Phase, keys: FloatArray, count: FloatArray) -> Op:
         dims = {
-            "batch": s.sequences,
+            "batch": s.sequences * documents,
             "q_len": chunk,
             "kv_len": keys,
             "n_heads": heads,
             "n_kv_heads": np.maximum(a.n_kv_heads / s.tp, 1.0),
             "qk_dim": float(a.qk_dim),
             "v_dim": float(a.v_dim),
-            "causal": True,
+            "causal": s.preset.skips_masked,
             "window": a.window,
             "direction": "forward" if phase == "forward" else "backward",
         }
         rerun: Rerun = "selective" if phase == "forward" else "full"
-        return Op(name, "attention", phase, dims, s.dtype, count=count, rerun=rerun, impl=s.preset.attention)
+        return Op(name, "attention", phase, dims, s.dtype, count=count, rerun=rerun, impl=s.preset.attention_impl)
 
     once, again = np.ones_like(s.cp), np.where(split, 1.0, 0.0)
     return [
@@ -165,18 +167,25 @@ def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[li
 
 
 def saved_projections(layer: DecoderLayer, s: Shapes) -> FloatArray:
-    """Bytes saved by the projections: their input, q, k, v, and the input of the output projection."""
+    """Bytes saved by the projections: their input, q, k, v, and the input of the output projection.
+
+    The fused core keeps its output, which is the input of the output projection, anyway.
+    """
     a = layer.attention
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     qkv = s.tokens * (a.n_heads / s.tp * a.qk_dim + kv_heads * (a.qk_dim + a.v_dim))
-    out = s.tokens * a.n_heads / s.tp * a.v_dim
+    fused = s.preset.attention in ("flash", "sdpa-cpu")
+    width = a.n_heads / s.tp * a.v_dim
+    out = s.keeps_input("attention.o", s.tokens, width, shared=fused) + (s.width * s.tokens * width if fused else 0.0)
     normed: FloatArray | float = 0.0
     if getattr(a, "qk_norm", None):  # the norms keep their inputs, the core their outputs
         normed = s.tokens * a.qk_dim * (a.n_heads / s.tp + kv_heads)
     latent: FloatArray | float = 0.0
-    if isinstance(a, LatentAttention):
-        latent = s.tokens_sp * 2.0 * ((a.q_lora_rank or 0) + a.kv_lora_rank)
-    return np.asarray(s.width * (s.tokens_saved * s.model.hidden + qkv + out + latent + normed))
+    if isinstance(a, LatentAttention):  # norms keep their inputs, the up-projections their own
+        ranks = float((a.q_lora_rank or 0) + a.kv_lora_rank)
+        latent = s.width * s.tokens_sp * ranks + s.keeps_input("attention.kv_b", s.tokens_sp, ranks)
+    entering = s.keeps_input("attention.qkv", s.tokens_saved, float(s.model.hidden))
+    return np.asarray(s.width * (qkv + normed) + entering + out + latent)
 
 
 def s_context_parallel(layer: DecoderLayer, s: Shapes) -> list[Op]:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.model.spec import Mlp, Moe
+from planner.precision import BYTES
 from planner.workload.context import Shapes
 from planner.workload.op import Op, Phase
 
@@ -41,12 +42,17 @@ def activation_ops(name: str, rows: FloatArray, width: FloatArray, gated: bool, 
     ]
 
 
+def activation_width(gated: bool, s: Shapes) -> float:
+    """Bytes of an element of an activation's input that is kept (Megatron-Core ``activation_func_fp8_input_store``)."""
+    narrow = gated and s.recipe.quantised and s.preset.quantised_activation_input
+    return BYTES["fp8"] if narrow else s.width
+
+
 def mlp_ops(ffn: Mlp, s: Shapes) -> tuple[list[Op], FloatArray]:
     """Dense feed-forward under tensor parallelism, and the bytes it saves."""
     ops, saved = dense_part("mlp", ffn.ffn_hidden, ffn.gated, s)
-    return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(
-        saved + s.width * s.tokens_saved * s.model.hidden
-    )
+    entering = s.keeps_input("mlp.up", s.tokens_saved, float(s.model.hidden))
+    return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(saved + entering)
 
 
 def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list[Op], FloatArray]:
@@ -54,10 +60,10 @@ def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list
     width = np.asarray(ffn_hidden / s.tp)
     columns = width * (2.0 if gated else 1.0)
     hidden = np.asarray(float(s.model.hidden))
-    ops = s.linear(f"{name}.up", s.tokens, hidden, columns)
+    ops = s.linear(f"{name}.up", s.tokens, hidden, columns, after_norm=name == "mlp")
     ops += activation_ops(name, s.tokens, width, gated, s)
     ops += s.linear(f"{name}.down", s.tokens, width, hidden)
-    saved = s.width * s.tokens * (columns + width)
+    saved = activation_width(gated, s) * s.tokens * columns + s.keeps_input(f"{name}.down", s.tokens, width)
     return ops, np.asarray(saved)
 
 
@@ -74,7 +80,7 @@ def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
     rows_each = np.maximum(routed * s.ep * s.etp / ffn.n_experts, 1.0)
     rows = np.asarray(rows_each * local_experts)
     width = np.asarray(ffn.ffn_hidden / s.etp)
-    ops = s.linear("moe.router", s.tokens_sp, np.asarray(hidden), np.asarray(float(ffn.n_experts)))
+    ops = s.linear("moe.router", s.tokens_sp, np.asarray(hidden), np.asarray(float(ffn.n_experts)), quantised=False)
     router_bytes = s.tokens_sp * ffn.n_experts * 4.0
     row_bytes = s.width * routed * hidden
     ops += [
@@ -89,16 +95,24 @@ def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
     ops += _expert_gemms(ffn, rows_each, local_experts, width, s)
     ops += activation_ops("moe.expert", rows, width, ffn.gated, s)
     columns = width * (2.0 if ffn.gated else 1.0)
-    saved = s.width * (s.tokens_sp * hidden + rows * (hidden + columns + width) + routed * hidden) + router_bytes
+    saved = s.keeps_input("moe.router", s.tokens_sp, hidden, quantised=False) + router_bytes
+    saved = saved + s.keeps_input("moe.expert.up", rows, hidden) + s.keeps_input("moe.expert.down", rows, width)
+    saved = saved + activation_width(ffn.gated, s) * rows * columns + s.width * routed * hidden
     if ffn.shared_ffn_hidden:
         shared, shared_saved = dense_part("moe.shared", ffn.shared_ffn_hidden, ffn.gated, s)
         ops += [*s.enter_tp("moe.shared.up"), *shared, *s.leave_tp("moe.shared.down")]
-        saved = saved + shared_saved
+        # the router keeps the same tensor where it is trained
+        entering = s.keeps_input("moe.shared.up", s.tokens_saved, hidden, shared=s.lora is None)
+        saved = saved + shared_saved + entering
     return ops, np.asarray(saved)
 
 
 def _expert_exchange(row_bytes: FloatArray, s: Shapes) -> list[Op]:
-    """Dispatch and combine over ep, rows gathered and scattered over etp; mirrored backward."""
+    """Dispatch and combine over ep, rows gathered and scattered over etp; mirrored backward.
+
+    Tokens go out quantised, and come back in the compute dtype, where the framework does so and
+    scales lie along rows (DeepSeek-V3, arXiv 2412.19437, section 3.3.3; DeepEP).
+    """
 
     def exchange(name: str, op: str, group: str, nbytes: FloatArray, phase: Phase) -> Op:
         degree = s.ep if group == "ep" else s.etp
@@ -114,8 +128,10 @@ def _expert_exchange(row_bytes: FloatArray, s: Shapes) -> list[Op]:
         )
 
     gathered = np.asarray(row_bytes * s.etp)
+    narrow = s.preset.quantised_dispatch and s.recipe.scaling in ("block", "mx")
+    sent = np.asarray(row_bytes * (s.recipe.element_bytes / s.width)) if narrow else row_bytes
     return [
-        exchange("moe.dispatch", "all_to_all", "ep", row_bytes, "forward"),
+        exchange("moe.dispatch", "all_to_all", "ep", sent, "forward"),
         exchange("moe.combine", "all_to_all", "ep", row_bytes, "forward"),
         exchange("moe.dispatch.grad", "all_to_all", "ep", row_bytes, "backward_input"),
         exchange("moe.combine.grad", "all_to_all", "ep", row_bytes, "backward_input"),
@@ -127,20 +143,27 @@ def _expert_exchange(row_bytes: FloatArray, s: Shapes) -> list[Op]:
 
 
 def _expert_gemms(ffn: Moe, rows_each: FloatArray, groups: FloatArray, width: FloatArray, s: Shapes) -> list[Op]:
-    """Grouped GEMMs of the local experts: up (with gate) and down, forward and backward."""
+    """Grouped GEMMs of the local experts: up (with gate) and down, forward and backward, and their recipe's kernels.
+
+    Adapters sit on no routed expert: frozen ones have no weight gradient.
+    """
     hidden = np.asarray(float(s.model.hidden))
     columns = np.asarray(width * (2.0 if ffn.gated else 1.0))
 
-    def grouped(name: str, phase: Phase, m: FloatArray, n: FloatArray, k: FloatArray) -> Op:
-        return Op(name, "grouped_gemm", phase, {"m": m, "n": n, "k": k, "groups": groups}, s.dtype)
+    r, all_rows = s.recipe, rows_each * groups
+
+    def one(name: str, n_in: FloatArray, n_out: FloatArray) -> list[Op]:
+        def grouped(suffix: str, phase: Phase, m: FloatArray, n: FloatArray, k: FloatArray, dtype: str) -> Op:
+            return Op(name + suffix, "grouped_gemm", phase, {"m": m, "n": n, "k": k, "groups": groups}, dtype)
+
+        found = s.quantise(name, all_rows, n_in, n_out, r, weights=groups * n_in * n_out)
+        found += s.dequantise(name, groups * n_in * n_out)
+        found.append(grouped("", "forward", rows_each, n_out, n_in, r.forward))
+        found.append(grouped(".dgrad", "backward_input", rows_each, n_in, n_out, r.input_gradient))
+        if s.lora is None:
+            found.append(grouped(".wgrad", "backward_weight", n_in, n_out, rows_each, r.weight_gradient))
+        return found
 
     stored = np.asarray(groups * hidden * (columns + width))
-    return [
-        *s.accumulate("moe.expert", stored),
-        grouped("moe.expert.up", "forward", rows_each, columns, hidden),
-        grouped("moe.expert.up.dgrad", "backward_input", rows_each, hidden, columns),
-        grouped("moe.expert.up.wgrad", "backward_weight", hidden, columns, rows_each),
-        grouped("moe.expert.down", "forward", rows_each, hidden, width),
-        grouped("moe.expert.down.dgrad", "backward_input", rows_each, width, hidden),
-        grouped("moe.expert.down.wgrad", "backward_weight", width, hidden, rows_each),
-    ]
+    trained = s.accumulate("moe.expert", stored) if s.lora is None else []
+    return [*trained, *one("moe.expert.up", hidden, columns), *one("moe.expert.down", width, hidden)]

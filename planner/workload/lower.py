@@ -74,6 +74,7 @@ def _residual_ops(name: str, s: Shapes) -> list[Op]:
 
 
 def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
+    s = s.within(layer)
     attention, saved_attention, saved_core = attention_ops(layer, s)
     feed, saved_feed = moe_ops(layer.ffn, s) if isinstance(layer.ffn, Moe) else mlp_ops(layer.ffn, s)
     ops: list[Op] = []
@@ -85,7 +86,11 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     ops += _residual_ops("ffn.residual", s)
     row = s.tokens_sp * s.model.hidden
     masks = 2.0 * row if s.preset.dropout else 0.0
-    shared_input = row * s.width if layer.parallel else 0.0  # both branches read one normalised tensor
+    shared_input = np.zeros(())
+    if layer.parallel:  # both branches read one normalised tensor
+        hidden = float(s.model.hidden)
+        branches = (s.keeps_input(name, s.tokens_sp, hidden) for name in ("attention.qkv", "mlp.up"))
+        shared_input = np.minimum(*branches)
     outside = saved_attention + saved_feed + row * s.width * layer.n_norms + masks - shared_input
     return Block(
         name=("moe" if layer.is_moe else "dense") + (f"_{index}" if index else ""),
@@ -93,10 +98,14 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         saved_bytes=np.asarray(outside + saved_core),
         saved_selective_bytes=np.asarray(outside),
         saved_full_bytes=np.asarray(row * s.width),
-        weight_bytes=np.asarray(
-            (outside + saved_core if s.preset.split_keeps_graph else layer_inputs(layer, s)) + output_gradients(ops, s)
-        ),
+        weight_bytes=_waiting(layer, outside, saved_core, ops, s),
     )
+
+
+def _waiting(layer: DecoderLayer, outside: FloatArray, core: FloatArray, ops: list[Op], s: Shapes) -> FloatArray:
+    """Bytes of a layer between I and W; beneath adapters all inputs are counted, though few are read again."""
+    inputs = outside if s.lora is not None else layer_inputs(layer, s)
+    return np.asarray((outside + core if s.preset.split_keeps_graph else inputs) + output_gradients(ops, s))
 
 
 def _kept(ops: list[Op]) -> tuple[Op, ...]:
@@ -105,23 +114,25 @@ def _kept(ops: list[Op]) -> tuple[Op, ...]:
 
 
 def _embedding(s: Shapes) -> Block:
-    """Token lookup (vocabulary-parallel over tp), positions and dropout; scatter-add backward."""
+    """Token lookup (vocabulary-parallel over tp), positions and dropout; scatter-add backward unless frozen."""
     n = s.tokens * s.model.hidden * s.width
     ops = [
         s.memory("embedding.lookup", "forward", 2.0 * n),
-        *s.leave_tp("embedding"),
-        s.memory("embedding.grad", "backward_weight", 3.0 * n),
+        *s.leave_tp("embedding", quantised=False),
     ]
-    saved: FloatArray = np.asarray(s.tokens * 8.0)
+    if s.lora is None:
+        ops.append(s.memory("embedding.grad", "backward_weight", 3.0 * n))
+    saved: FloatArray = np.asarray(s.tokens * 8.0 * float(s.lora is None))
     if s.model.learned_positions or s.preset.dropout:
         mask = 1.0 if s.preset.dropout else 0.0
         row = s.tokens_sp * s.model.hidden
         ops.append(s.memory("embedding.positions", "forward", row * (3.0 * s.width + mask), kernels=2.0))
-        ops.append(s.memory("embedding.positions.grad", "backward_input", row * (2.0 * s.width + mask)))
-        saved = np.asarray(saved + row * mask)
+        if s.lora is None:
+            ops.append(s.memory("embedding.positions.grad", "backward_input", row * (2.0 * s.width + mask)))
+            saved = np.asarray(saved + row * mask)
     # The scatter-add of the weight gradient reads the gradient of every row.
-    waiting = np.asarray((saved if s.preset.split_keeps_graph else s.tokens * 8.0) + n)
-    return Block("embedding", _kept(ops), saved, saved, saved, weight_bytes=waiting)
+    waiting = (saved if s.preset.split_keeps_graph else s.tokens * 8.0) + n if s.lora is None else np.zeros(())
+    return Block("embedding", _kept(ops), saved, saved, saved, weight_bytes=np.asarray(waiting))
 
 
 def _head(s: Shapes) -> Block:
@@ -136,14 +147,15 @@ def _head(s: Shapes) -> Block:
     hidden = np.asarray(float(s.model.hidden))
     logits = np.asarray(s.tokens * vocab)
     fused = s.preset.fused_cross_entropy
-    cast = 0.0 if s.dtype == "fp32" else s.width + 4.0
+    wide = s.width == 4.0
+    cast = 0.0 if wide else s.width + 4.0
     forward = logits * (s.width * 2.0 if fused else 8.0 + cast)
     backward = logits * (s.width * 2.0 if fused else 12.0 + cast)
-    kernels = 1.0 if fused else (2.0 if s.dtype == "fp32" else 3.0)
+    kernels = 1.0 if fused else (2.0 if wide else 3.0)
     ops = [
         *_norm_ops("final_norm", s),
-        *s.enter_tp("head"),
-        *s.linear("head", s.tokens, hidden, vocab),
+        *s.enter_tp("head", quantised=False),
+        *s.linear("head", s.tokens, hidden, vocab, quantised=False),
         s.memory("loss", "forward", forward, kernels=kernels, impl="cross_entropy"),
         s.memory("loss.grad", "backward_input", backward, kernels=kernels, impl="cross_entropy_backward"),
     ]
@@ -162,8 +174,9 @@ def _head(s: Shapes) -> Block:
         )
     )
     kept, gradient = (s.width, s.width) if fused else (s.width + 4.0, 4.0)
-    saved = np.asarray(2.0 * s.tokens_sp * s.model.hidden * s.width)
-    inputs = saved + logits * kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width
+    normed = float(s.lora is None)  # what the norm reads, and what a trained head reads
+    saved = np.asarray((1.0 + normed) * s.tokens_sp * s.model.hidden * s.width)
+    inputs = saved + logits * kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width * normed
     waiting = np.asarray(inputs + output_gradients(ops, s))
     ends = np.asarray(logits * kept), np.asarray(logits * gradient)
     return Block("head", _kept(ops), saved, saved, saved, *ends, waiting)

@@ -14,9 +14,6 @@ OpKind = Literal["gemm", "grouped_gemm", "attention", "memory", "collective"]
 Phase = Literal["forward", "backward_input", "backward_weight", "optimizer", "prefill", "decode"]
 Rerun = Literal["never", "full", "selective"]
 
-BYTES: dict[str, float] = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5, "int8": 1.0}
-"""Bytes of one element."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
@@ -49,6 +46,8 @@ class Op:
         The mildest recompute policy under which the backward runs this forward op again.
     skips_first : bool
         Not run by the first micro-batch of a step (gradient accumulation by autograd).
+    first_only : bool
+        Run by the first micro-batch of a step alone (casting weights that then stay cast).
     behind : str
         Name of the compute op that the collective runs beside; empty when it is exposed.
     impl : str
@@ -66,6 +65,7 @@ class Op:
     kernels: float = 1.0
     rerun: Rerun = "full"
     skips_first: bool = False
+    first_only: bool = False
     behind: str = ""
     impl: str = ""
 

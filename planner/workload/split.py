@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from planner.model.spec import DecoderLayer, LatentAttention, Moe
 from planner.workload.context import Shapes
-from planner.workload.op import BYTES, Op
+from planner.workload.op import Op
 
 FloatArray = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ def output_gradients(ops: Iterable[Op], s: Shapes) -> FloatArray:
     for op in ops:
         if op.phase == "backward_weight" and op.kind in ("gemm", "grouped_gemm") and op.impl != "batched":
             rows = op.dims["k"] * op.dims.get("groups", 1.0)
-            total = total + rows * op.dims["n"] * max(BYTES[op.dtype], s.width)
+            total = total + rows * op.dims["n"] * s.width
     return np.asarray(total)
 
 

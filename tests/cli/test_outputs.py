@@ -49,6 +49,26 @@ def test_search_says_what_was_asked_dropped_and_found(call) -> None:
         assert words in found.out
 
 
+def test_a_precision_adapters_and_an_optimizer_are_taken_and_echoed(call, tmp_path: Path) -> None:
+    found = call("predict", *TRAINED, "--tp", 8, "--precision", "fp8-delayed", "--lora", "rank=8", "--out", "p.json")
+    assert found.code == 0
+    assert "fp8-delayed, adamw, lora, rank 8 on qkv o" in found.out
+    assert load_plan(tmp_path / "p.json").workload.lora.rank == 8
+    full = json.loads(call("predict", *TRAINED, "--tp", 8, "--precision", "fp8-delayed", "--json").out)
+    bf16 = json.loads(call("predict", *TRAINED, "--tp", 8, "--json").out)
+    assert full["step"]["step_s"]["mid"] < bf16["step"]["step_s"]["mid"]
+    assert any("Transformer Engine" in note for note in full["step"]["notes"])
+
+
+def test_a_precision_that_the_device_lacks_names_the_nearest(call) -> None:
+    found = call("predict", *TRAINED, "--tp", 8, "--precision", "nvfp4")
+    assert found.code == 2
+    assert "needs nvfp4" in found.err and "Try: precision fp8-block" in found.err
+    assert call("search", *NARROW, "--precision", "mxfp8").code == 2
+    found = call("predict", *TRAINED, "--precision", "fp9", "--optimizer", "lion")
+    assert found.code == 2 and "unknown precision 'fp9'" in found.err and "unknown optimizer 'lion'" in found.err
+
+
 def test_search_writes_plans_of_chosen_rows_and_the_table(call, tmp_path: Path) -> None:
     found = call("search", *NARROW, "--save", "2", "--out", "there", "--json")
     assert sorted(p.name for p in (tmp_path / "there").iterdir()) == ["layouts.csv", "plan-2.json"]
@@ -145,7 +165,8 @@ def test_validate_scores_a_table(call, tmp_path: Path) -> None:
 
 def test_list_json(call) -> None:
     content = json.loads(call("list", "--json").out)
-    assert set(content) == {"schema", "models", "devices", "clusters", "schedules", "frameworks", "scenarios", "rules"}
+    kinds = {"models", "devices", "clusters", "schedules", "frameworks", "precisions", "optimizers"}
+    assert set(content) == {"schema", "scenarios", "rules"} | kinds
     assert {"1f1b", "gpipe", "interleaved-1f1b"} <= {row["name"] for row in content["schedules"]}
     assert {"tiny-llama-cpu", "llama3-70b-128xh100"} <= {row["name"] for row in content["scenarios"]}
     a100 = next(row for row in content["devices"] if row["name"] == "a100-sxm-80gb")

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
 from planner.cli import inputs, output, progress
+from planner.cli import inputs_training as training
+from planner.plan import Documents, Lora
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,19 @@ def test_workload_faults_come_together() -> None:
     with pytest.raises(InputError) as caught:
         inputs.workload(-1, 0, "bf17", "adam", "generic")
     assert [fault.where for fault in caught.value.faults] == ["--seq-len", "--gbs", "--precision", "--optimizer"]
+
+
+def test_training_options_come_together_and_are_read() -> None:
+    found = training.stated(None, "rank=8,modules=qkv+up,dropout=0.1", "200,60000", "bf16", None)
+    assert found["kind"] == "lora" and found["lora"] == Lora(8, ("qkv", "up"), 0.1)
+    assert found["documents"] == Documents(200.0, 60000.0)
+    assert found["grad_dtype"] == "bf16" and found["main_dtype"] is None
+    with pytest.raises(InputError) as caught:
+        training.stated(None, "rank=many,size=3", "long", None, None)
+    assert [fault.where for fault in caught.value.faults] == ["--lora", "--lora", "--documents"]
+    with pytest.raises(InputError) as caught:
+        inputs.workload(64, 8, "bf16", "adamw", "generic", kind="rlhf", grad_dtype="fp4", main_dtype="fp64")
+    assert [fault.where for fault in caught.value.faults] == ["--kind", "--grad-dtype", "--main-dtype"]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("300s", 300.0), ("250ms", 0.25)])

@@ -12,12 +12,26 @@ from executor.launch import run_plans
 from hwmodels.errors import InputError
 from planner.layout import Layout
 from planner.model import read_config
-from planner.plan import Plan
+from planner.plan import Documents, Lora, Plan
 from tests.executor.conftest import GPT2, LLAMA, MIXTRAL, make_plan
 
 
 def rules(plan: Plan) -> set[str]:
     return {fault.rule for fault in support.check(plan, read_config(plan.model, plan.model_name))}
+
+
+def trained(name: str, **changes: object) -> Plan:
+    """A plan that runs but for what is trained."""
+    plan = make_plan(name, Layout(dp=2))
+    return replace(plan, workload=replace(plan.workload, **changes))  # type: ignore[arg-type]
+
+
+def test_what_is_not_executed_says_why() -> None:
+    found = support.check(trained("lora", kind="lora", lora=Lora(4, base="nf4")), read_config(LLAMA, "x"))
+    assert [f.what for f in found] == ["LoRA of rank 4 on a nf4 base"]
+    assert found[0].why == "every weight is trained; adapters are predicted only"
+    (fault,) = support.check(trained("fp8", precision="mxfp8"), read_config(LLAMA, "x"))
+    assert "no scaled 8- or 4-bit kernels" in fault.why and fault.fix == "fp32 or bf16"
 
 
 def test_supported_plans_have_no_faults() -> None:
@@ -40,6 +54,14 @@ def test_supported_plans_have_no_faults() -> None:
         (make_plan("again", Layout(pp=2, mbs=2, schedule="zb-h1", recompute="full")), "executor-split-recompute"),
         (make_plan("dual", Layout(pp=2, mbs=2, schedule="dualpipe")), "executor-bidirectional"),
         (make_plan("fp16", Layout(dp=2), precision="fp16"), "executor-precision"),
+        (trained("fp8", precision="fp8-current"), "executor-precision"),
+        (trained("tf32", precision="tf32"), "executor-precision"),
+        (trained("muon", optimizer="muon"), "executor-optimizer"),
+        (trained("lora", kind="lora"), "executor-lora"),
+        (trained("qlora", kind="lora", lora=Lora(base="nf4")), "executor-lora"),
+        (trained("packed", documents=Documents(8.0, 128.0)), "executor-documents"),
+        (trained("grad", precision="bf16", grad_dtype="bf16"), "executor-grad-dtype"),
+        (trained("main", precision="bf16", main_dtype="remainder"), "executor-main-dtype"),
         (replace(make_plan("share", Layout(dp=2)), batch_share=(5, 3)), "executor-batch-share"),
         (replace(make_plan("actions", Layout(pp=2)), actions=()), "executor-actions"),
     ],

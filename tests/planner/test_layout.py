@@ -29,6 +29,8 @@ from planner.layout import (
 )
 from planner.layout.splits import megatron_split
 from planner.model.shape import from_shape
+from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec
+from planner.plan import Workload
 
 # 12 query and 4 key-value heads, feed-forward 96, 4 layers
 DENSE = from_shape(name="dense", layers=4, hidden=96, heads=12, kv_heads=4, ffn_hidden=96, vocab=128, seq_len=64)
@@ -77,6 +79,13 @@ class Case:
 def on(world: int, model: object = DENSE, gbs: int = 16, seq_len: int = 64, framework: str = "") -> RuleContext:
     preset = presets.get(framework) if framework else None
     return RuleContext(model, gbs, seq_len, world, preset)  # type: ignore[arg-type]
+
+
+BLOCKS = ModelSpec("blocks", "llama", 512, 100, (DecoderLayer(Attention(8, 8, 64), Mlp(2048)),) * 4)
+
+
+def precise(world: int, precision: str, optimizer: str) -> RuleContext:
+    return RuleContext.of(BLOCKS, Workload(256, 16, precision, optimizer), world)
 
 
 CASES = (
@@ -143,6 +152,13 @@ CASES = (
     Case("moe-tp-needs-sp", Layout(tp=2, dp=2, ep=2), "sp=1", Layout(tp=2, sp=1, dp=2, ep=2), on(4, MOE)),
     Case("framework-zero-stage", Layout(dp=2, zero_stage=3), "zero_stage in 0, 1", Layout(dp=2, zero_stage=1),
          on(2, framework="megatron")),
+    # 512 features over tp 8 leave 64, half a block of 128; 4 leave one block
+    Case("precision-block", Layout(tp=8), "tp in 1, 2, 4,", Layout(tp=4, dp=2),
+         precise(8, "fp8-block", "adamw")),
+    # 256 tokens over cp 4 leave 64; over 2 one block
+    Case("precision-rows", Layout(cp=4), "multiple of 512", Layout(cp=2, dp=2), precise(4, "fp8-block", "adamw")),
+    Case("optimizer-whole-matrices", Layout(dp=2, zero_stage=2), "zero_stage<=1", Layout(dp=2, zero_stage=1),
+         precise(2, "bf16", "muon")),
     Case("framework-zero-pipeline", Layout(pp=2, dp=2, zero_stage=2), "zero_stage<=1", Layout(pp=2, dp=2, zero_stage=1),
          on(4, framework="deepspeed")),
 )  # fmt: skip

@@ -15,6 +15,7 @@ import scenarios
 from hwmodels import cluster as clusters
 from hwmodels.errors import InfeasibleError, InputError
 from planner.model import load as load_model
+from planner.plan import Lora
 from planner.scenario import FIELDS, RunSettings, Scenario, json_schema, load_scenario
 from planner.search.space import Space
 
@@ -43,6 +44,7 @@ def refused(folder: Path, text: str, *expected: str) -> InputError:
 SHIPPED = {
     "gpt3-175b-1024xa100": (1024, 174_615_846_912, 2048, 1536),
     "llama3-70b-128xh100": (128, 70_553_706_496, 8192, 512),
+    "llama3-70b-lora-8xh200": (8, 70_553_706_496, 8192, 8),
     "llama3.1-405b-16384xh100": (16384, 405_853_388_800, 8192, 2048),
     "deepseek-v3-2048xh100": (2048, 671_026_404_352, 4096, 8192),
     "tiny-llama-cpu": (2, 15_798_784, 256, 8),
@@ -86,6 +88,34 @@ def test_what_is_left_out_takes_its_default(tmp_path: Path) -> None:
     assert scenario.run == RunSettings(execute=False, ranks=2)
     assert scenario.limits == {}
     assert scenario.space() == Space()
+
+
+def test_adapters_documents_and_dtypes_are_read(tmp_path: Path) -> None:
+    line = next(text for text in GOOD.splitlines() if text.startswith("workload"))
+    more = "precision: bf16, grad_dtype: bf16, main_dtype: remainder, lora: {rank: 4, modules: [qkv, up], base: nf4}"
+    packed = "documents: {mean_tokens: 10, mean_square_tokens2: 160}"
+    scenario = read(tmp_path, GOOD.replace(line, f"workload: {{seq_len: 32, gbs: 8, {more}, {packed}}}"))
+    work = scenario.workload
+    assert (work.kind, work.lora, work.attended_tokens) == ("lora", Lora(4, ("qkv", "up"), base="nf4"), 16.0)
+    assert (work.grad_dtype, work.main_dtype) == ("bf16", "remainder")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("precision: fp9", "it is not a known precision"),
+        ("optimizer: lion", "it is not a known optimizer"),
+        ("kind: rlhf", "workload.kind"),
+        ("lora: {modules: [router]}", "workload.lora.modules"),
+        ("kind: sft, lora: {rank: 4}", "kind sft trains every weight"),
+        ("documents: {mean_tokens: 10, mean_square_tokens2: 50}", "at least the square of the mean"),
+    ],
+)
+def test_a_wrong_word_about_training_is_one_fault(tmp_path: Path, text: str, fault: str) -> None:
+    line = next(text for text in GOOD.splitlines() if text.startswith("workload"))
+    with pytest.raises(InputError, match=fault) as caught:
+        read(tmp_path, GOOD.replace(line, f"workload: {{seq_len: 32, gbs: 8, {text}}}"))
+    assert len(caught.value.faults) == 1
 
 
 def test_ranges_in_every_form(tmp_path: Path) -> None:

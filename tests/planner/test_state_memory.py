@@ -34,7 +34,7 @@ def peak(model: ModelSpec, layout: Layout, workload: Workload, cluster: str) -> 
 def test_one_rank_holds_every_parameter_once() -> None:
     for name in ("gpt2", "llama-3.1-8b", "mixtral-8x7b", "deepseek-v2-lite"):
         model, _ = load_model(name)
-        embedding, layers, head = block_parameters(model, LayoutBatch.of(Layout()))
+        embedding, layers, head = block_parameters(model, LayoutBatch.of(Layout()), Workload(512, 8))
         each = dict(zip(model.layer_kinds(), layers, strict=True))
         total = float(embedding.all + head.all) + sum(float(each[layer].all) for layer in model.layers)
         assert total == model.parameters, name

@@ -87,9 +87,10 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     heads, kv = _heads(rank, layer)
     weights = [p for p in a.parameters(rank.model.hidden) if isinstance(p, Weight)]
     if isinstance(a, LatentAttention):  # only the up-projections are split: the latents and the rotary key enter
-        rank.enter("latent", "attention.kv_b", (a.q_lora_rank or rank.hidden) + a.kv_lora_rank + a.rope_dim)
+        wide = (a.q_lora_rank or rank.hidden) + a.kv_lora_rank + a.rope_dim
+        rank.enter("latent", "attention.kv_b", wide, module="qkv")
     else:
-        rank.enter("attention.qkv")
+        rank.enter("attention.qkv", module="qkv")
     done: set[str] = set()
     for weight in weights:
         name = weight.fused_with or weight.name
@@ -98,7 +99,8 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
         done.add(name)
         together = [p for p in weights if p.name != "o" and (p.fused_with or p.name) == name]
         rows = rank.tokens_sp if weight.shard == "replicated" else rank.tokens
-        rank.linear(f"attention.{name}", rows, rank.rows_in(weight), sum(rank.columns(p) for p in together))
+        wide = sum(rank.columns(p) for p in together)
+        rank.linear(f"attention.{name}", rows, rank.rows_in(weight), wide, module="qkv", normed=True)
     qk = w * rank.tokens * a.qk_dim * (heads + kv)
     if not rank.model.learned_positions:
         passes, launches = (2, 2) if rank.preset.fused_elementwise else (5, 8)
@@ -110,20 +112,24 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     fused = rank.preset.attention in ("flash", "sdpa-cpu")
     core = _fused_core(rank, layer) if fused else _unfused_core(rank, layer)
     out = next(p for p in weights if p.name == "o")
-    rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out))
+    rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out), module="o")
     rank.leave("attention.o")
     # Context parallelism: keys and values of the whole sequence, and the way back of their gradients.
     gathered = w * rank.tokens * rank.layout.cp * kv * (a.qk_dim + a.v_dim)
     rank.collective("kv", "F", "all_gather", "cp", gathered)
     rank.collective("kv", "I", "all_gather", "cp", gathered)
     rank.collective("kv", "I", "reduce_scatter", "cp", gathered)
-    saved = rank.tokens_kept * rank.hidden + rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
-    saved += rank.tokens * heads * a.v_dim
+    saved = rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
+    saved += rank.tokens * heads * a.v_dim if fused else 0.0  # the fused core reads its output again
     if getattr(a, "qk_norm", None):
         saved += rank.tokens * a.qk_dim * (heads + kv)  # a norm's backward reads its input, the core its output
+    inputs = rank.input_kept(rank.tokens_kept, rank.hidden, "qkv")
+    inputs += rank.input_kept(rank.tokens, heads * a.v_dim, "o", free=fused)
     if isinstance(a, LatentAttention):
-        saved += 2 * rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
-    return w * saved, core
+        latent = float((a.q_lora_rank or 0) + a.kv_lora_rank)
+        saved += rank.tokens_sp * latent
+        inputs += rank.input_kept(rank.tokens_sp, latent, "qkv")
+    return w * saved + inputs, core
 
 
 def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
@@ -133,19 +139,23 @@ def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
     sequence (Llama 3, arXiv 2407.21783, section 3.3.2): rank 0 runs its chunk of s/(2·cp) queries
     over the first s/(2·cp) keys and over all keys, s(s + 1)/(2·cp) pairs like every other rank.
     """
-    a, s = layer.attention, float(rank.workload.seq_len)
+    a, whole = layer.attention, float(rank.workload.seq_len)
     heads, kv = _heads(rank, layer)
-    impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else "flash"
-    chunks = [(rank.seq, s)]
+    # Documents of L tokens packed end to end: E[L²]/E[L] tokens is the length of equal ones with as many pairs.
+    packed = rank.workload.documents
+    s = packed.mean_square_tokens2 / packed.mean_tokens if packed else whole
+    impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else rank.preset.attention_impl
+    own = s / rank.layout.cp
+    chunks = [(own, s)]
     if rank.layout.cp > 1:
-        chunks = [(rank.seq / 2, rank.seq / 2), (rank.seq / 2, s)]
+        chunks = [(own / 2, own / 2), (own / 2, s)]
     for way, direction, rerun in (("F", "forward", "selective"), ("I", "backward", "full")):
         total = 0.0
         for queries, keys in chunks:
             one = kernels.attention_seconds(
-                rank.cluster.device, batch=rank.layout.mbs, q_len=queries, kv_len=keys, n_heads=heads,
-                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=True, window=a.window,
-                direction=direction, dtype=rank.workload.precision, impl=impl,
+                rank.cluster.device, batch=rank.layout.mbs * (whole / s), q_len=queries, kv_len=keys, n_heads=heads,
+                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=rank.preset.skips_masked, window=a.window,
+                direction=direction, dtype=rank.dtype, impl=impl,
             )  # fmt: skip
             total += float(one.mid)
         rank.kernel("core" + way, way, total, len(chunks), rerun)
@@ -180,19 +190,24 @@ def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
 
 def _dense(rank: Rank, name: str, weights: list[Weight], gated: bool) -> float:
     """Column-split up (and gate), activation, row-split down; returns bytes saved inside."""
-    rank.enter(f"{name}.up")
+    rank.enter(f"{name}.up", module="up")
     down = weights[-1]
     wide = sum(rank.columns(p) for p in weights[:-1])
-    rank.linear(f"{name}.up", rank.tokens, rank.hidden, wide)
+    rank.linear(f"{name}.up", rank.tokens, rank.hidden, wide, module="up", normed=name == "mlp")
     _activation(rank, f"{name}.act", rank.tokens, rank.rows_in(down), gated)
-    rank.linear(f"{name}.down", rank.tokens, rank.rows_in(down), rank.hidden)
+    rank.linear(f"{name}.down", rank.tokens, rank.rows_in(down), rank.hidden, module="down")
     rank.leave(f"{name}.down")
-    return rank.width * rank.tokens * (wide + rank.rows_in(down))
+    return _act_width(rank, gated) * rank.tokens * wide + rank.input_kept(rank.tokens, rank.rows_in(down), "down")
+
+
+def _act_width(rank: Rank, gated: bool) -> float:
+    """Bytes kept of an activation's input: SwiGLU's in 8 bits where the framework does so."""
+    return 1.0 if gated and rank.narrow and rank.preset.quantised_activation_input else rank.width
 
 
 def _mlp(rank: Rank, ffn: Mlp) -> float:
     weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
-    return rank.width * rank.tokens_kept * rank.hidden + _dense(rank, "mlp", weights, ffn.gated)
+    return rank.input_kept(rank.tokens_kept, rank.hidden, "up") + _dense(rank, "mlp", weights, ffn.gated)
 
 
 def _moe(rank: Rank, ffn: Moe) -> float:
@@ -203,12 +218,15 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     shared = [p for p in weights if p.name in ("shared_gate", "shared_up", "shared_down")]
     routed = rank.tokens_sp * ffn.top_k
     scores = rank.tokens_sp * ffn.n_experts * 4.0
-    rank.linear("router", rank.tokens_sp, h, ffn.n_experts)
+    rank.linear("router", rank.tokens_sp, h, ffn.n_experts, high=True)
+    sent = w  # tokens go out quantised where scales lie along rows, and come back whole
+    if rank.narrow and rank.preset.quantised_dispatch and rank.narrow.scaling in ("block", "mx"):
+        sent = rank.narrow.size
     for way in ("F", "I"):
         rank.moved("route" + way, way, 4 * scores, 6)
         rank.moved("permute" + way, way, 2 * w * routed * h, 2)
         rank.moved("unpermute" + way, way, (2 if way == "F" else 3) * w * routed * h, 2)
-        rank.collective("dispatch", way, "all_to_all", "ep", w * routed * h)
+        rank.collective("dispatch", way, "all_to_all", "ep", (sent if way == "F" else w) * routed * h)
         rank.collective("combine", way, "all_to_all", "ep", w * routed * h)
         rank.collective("gather", way, "all_gather", "etp", w * routed * h * lay.etp)
         rank.collective("scatter", way, "reduce_scatter", "etp", w * routed * h * lay.etp)
@@ -218,16 +236,20 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     rank.grouped("expert.up", each, h, wide, held)
     _activation(rank, "expert.act", each * held, narrow, ffn.gated)
     rank.grouped("expert.down", each, narrow, h, held)
-    rank.accumulate("experts", held * h * (wide + narrow))
-    saved = w * (rank.tokens_sp * h + each * held * (h + wide + narrow) + routed * h) + scores
+    if rank.lora is None:
+        rank.accumulate("experts", held * h * (wide + narrow))
+    saved = _act_width(rank, ffn.gated) * each * held * wide + w * routed * h + scores
+    saved += rank.input_kept(rank.tokens_sp, h, "", high=True)
+    saved += rank.input_kept(each * held, h, "") + rank.input_kept(each * held, narrow, "")
     if shared:
         saved += _dense(rank, "shared", shared, ffn.gated)
+        saved += rank.input_kept(rank.tokens_kept, h, "up", free=rank.lora is None)  # the router's input
     return saved
 
 
-def decoder_layer(rank: Rank, layer: DecoderLayer) -> Block:
+def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block:
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
-    rank = replace(rank, items=[], gradients=[])
+    rank = replace(rank, items=[], gradients=[], plain=plain)
     for i in range(layer.n_norms):
         _norm(rank, f"norm{i}")
     saved, core = _attention(rank, layer)
@@ -237,13 +259,16 @@ def decoder_layer(rank: Rank, layer: DecoderLayer) -> Block:
     row = rank.tokens_sp * rank.hidden
     saved += row * rank.width * layer.n_norms + (2 * row if rank.preset.dropout else 0.0)
     if layer.parallel:
-        saved -= row * rank.width  # attention and feed-forward read one normalised tensor
-    return _finish(rank, saved, core, row * rank.width, _inputs(rank, layer), layer=True)
+        # attention and feed-forward read one normalised tensor
+        saved -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
+    return _finish(rank, saved, core, row * rank.width, _inputs(rank, layer, saved), layer=True)
 
 
-def _inputs(rank: Rank, layer: DecoderLayer) -> float:
+def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
     """Inputs of a layer's matrices, each tensor once: arXiv 2401.10241, table 1, whose GPT layer has 14 sbh of them."""
     a, ffn, lay = layer.attention, layer.ffn, rank.layout
+    if rank.lora is not None:  # all that the layer saves outside the core
+        return saved
     heads, _ = _heads(rank, layer)
     n = rank.tokens_kept * rank.hidden + rank.tokens * heads * a.v_dim
     if isinstance(a, LatentAttention):
@@ -262,13 +287,18 @@ def embedding(rank: Rank) -> Block:
     rank = replace(rank, items=[], gradients=[])
     n = rank.tokens * rank.hidden * rank.width
     rank.moved("lookup", "F", 2 * n)
-    rank.leave("embedding")
-    rank.moved("scatter", "W", 3 * n)
+    rank.leave("embedding", high=True)
+    trained = rank.lora is None
+    if trained:
+        rank.moved("scatter", "W", 3 * n)
     mask = 1.0 if rank.preset.dropout else 0.0
     row = rank.tokens_sp * rank.hidden
     if rank.model.learned_positions or rank.preset.dropout:
         rank.moved("positions", "F", row * (3 * rank.width + mask), 2)
-        rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
+        if trained:
+            rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
+    if not trained:
+        return _finish(rank, 0.0, 0.0, 0.0, 0.0, layer=False)
     # The scatter-add reads the token numbers and the gradient of every row.
     rank.gradients.append(n)
     return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, 8.0 * rank.tokens, layer=False)
@@ -280,8 +310,8 @@ def head(rank: Rank) -> tuple[Block, float, float]:
     vocab = rank.model.vocab / rank.layout.tp
     logits, w = rank.tokens * vocab, rank.width
     _norm(rank, "final_norm")
-    rank.enter("head")
-    rank.linear("head", rank.tokens, rank.hidden, vocab)
+    rank.enter("head", high=True)
+    rank.linear("head", rank.tokens, rank.hidden, vocab, high=True)
     if rank.preset.fused_cross_entropy:
         rank.moved("loss", "F", 2 * w * logits, 1, "never")
         rank.moved("loss.grad", "I", 2 * w * logits)
@@ -294,8 +324,8 @@ def head(rank: Rank) -> tuple[Block, float, float]:
         kept, gradient = w + 4, 4.0
     # Maximum, target logit and sum of exponentials of each token.
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
-    saved = 2 * rank.tokens_sp * rank.hidden * w
-    inputs = rank.tokens_kept * rank.hidden * w
+    saved = (2 if rank.lora is None else 1) * rank.tokens_sp * rank.hidden * w
+    inputs = rank.tokens_kept * rank.hidden * w if rank.lora is None else 0.0
     if rank.preset.split_keeps_graph:  # PyTorch's graph holds the logits as well
         rank.gradients.append(logits * kept)
     return _finish(rank, saved, 0.0, 0.0, inputs, layer=False), logits * kept, logits * gradient

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from hwmodels.cluster import Cluster
 from hwmodels.cluster import load as load_cluster
-from planner import presets
+from planner import optimizers, presets
 from planner.layout import Layout, RuleContext, divisors, faults
 from planner.model import load as load_model
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec, Moe
-from planner.plan import Workload
+from planner.plan import Documents, Lora, Workload
+from planner.precision import device_faults, recipe_of, workload_faults
 from planner.predict import predict
 from planner.results import Step
 from planner.schedule import get as get_schedule
@@ -77,7 +78,14 @@ def _case(name: str, model: str, cluster: str, framework: str, gbs: int, seq: in
     return Case(name, model, cluster, workload, Layout(**degrees))  # type: ignore[arg-type]
 
 
-H, A, CPU = "dgx-h100:2", "dgx-a100:1", "cpu-local"
+def _trained(name: str, model: str, cluster: str, gbs: int, seq: int, layout: Layout, precision: str = "bf16",
+             framework: str = "megatron", optimizer: str = "adamw", **rest: object) -> Case:  # fmt: skip
+    """A case about precision, optimizer, adapters or documents."""
+    return Case(name, model, cluster, Workload(seq, gbs, precision, optimizer, framework, **rest), layout)  # type: ignore[arg-type]
+
+
+H, A, CPU, B = "dgx-h100:2", "dgx-a100:1", "cpu-local", "hgx-b200:1"
+EVERYWHERE = Lora(8, ("qkv", "o", "up", "down"), 0.1)
 INTER = "interleaved-1f1b"
 CASES: tuple[Case, ...] = (
     _case("dp", "llama-3.2-1b", H, "generic", 64, 4096, dp=16, mbs=2),
@@ -146,6 +154,66 @@ CASES: tuple[Case, ...] = (
     _case("ours tp sp", "tiny-llama", CPU, "ours", 4, 128, "fp32", tp=2, sp=1),
 )  # fmt: skip
 
+ZERO1, SPLIT = Layout(dp=8, zero_stage=1), Layout(tp=4, sp=1, dp=2, zero_stage=1, recompute="selective")
+SHARDED, EXPERTS = Layout(dp=8, zero_stage=3), Layout(tp=2, sp=1, dp=4, ep=4, zero_stage=1)
+NARROW = [
+    _trained(f"{precision} {framework} {label}", model, B, 16, 1024, layout, precision, framework)
+    for precision, framework, label, model, layout in (
+        ("fp8", "megatron", "zero-1", "llama-3.2-1b", ZERO1),
+        ("fp8-delayed", "nemo", "tp sp", "gpt", SPLIT),
+        ("fp8-current", "megatron", "tp sp", "llama-3.1-8b", SPLIT),
+        ("fp8-current", "fsdp2", "zero-3", "llama-3.2-1b", SHARDED),
+        ("fp8-delayed", "composer", "zero-3", "gpt", SHARDED),
+        ("fp8-block", "generic", "experts", "moe", EXPERTS),
+        ("fp8-block", "generic", "zero-3", "llama-3.2-1b", SHARDED),
+        ("mxfp8", "nemo", "experts", "moe", EXPERTS),
+        ("mxfp8", "nemo", "mla", "deepseek-v2-lite", EXPERTS),
+        ("mxfp8", "generic", "parallel", "phi-2", ZERO1),
+        ("nvfp4", "megatron", "zero-1", "gpt", ZERO1),
+        ("nvfp4", "generic", "pipeline", "gpt", Layout(pp=4, dp=2, recompute="full")),
+        ("nvfp4", "fsdp2", "zero-3", "llama-3.2-1b", SHARDED),
+        ("tf32", "generic", "zero-2", "gpt", Layout(dp=8, zero_stage=2)),
+        ("tf32", "fsdp2", "zero-3", "gpt", SHARDED),
+    )
+]
+ADAPTED = [
+    _trained("lora", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="lora"),
+    _trained("lora tp sp", "llama-3.1-8b", A, 16, 1024, SPLIT, kind="lora", lora=EVERYWHERE),
+    _trained("lora tp", "gpt", A, 16, 1024, Layout(tp=4, dp=2), "fp16", "megatron-2022", kind="lora", lora=EVERYWHERE),
+    _trained("lora fp8", "llama-3.1-8b", B, 16, 1024, SPLIT, "fp8", "nemo", kind="lora"),
+    _trained("lora pipeline", "llama-3.2-1b", B, 16, 1024, Layout(pp=4, dp=2), "mxfp8", kind="lora", lora=EVERYWHERE),
+    _trained("lora experts", "moe", A, 16, 1024, EXPERTS, kind="lora", lora=EVERYWHERE),
+    _trained("lora mla", "deepseek-v2-lite", A, 16, 1024, EXPERTS, kind="lora", lora=Lora(4, ("qkv",))),
+    _trained("lora zero-3", "llama-3.1-8b", A, 16, 1024, SHARDED, framework="fsdp2", kind="lora"),
+    _trained("lora parallel", "phi-2", A, 16, 1024, ZERO1, kind="lora", lora=Lora(4, ("qkv", "down"))),
+    _trained("qlora", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="lora", lora=Lora(base="nf4", dropout=0.05)),
+    _trained("qlora zero-3", "gpt", A, 16, 1024, SHARDED, framework="fsdp2", kind="lora", lora=Lora(base="nf4")),
+]
+OTHERS = [
+    *(
+        _trained(f"{optimizer} {label}", model, A, 16, 1024, layout, "bf16", framework, optimizer)
+        for optimizer, framework, label, model, layout in (
+            ("adamw-bf16", "megatron", "zero-1", "gpt", ZERO1),
+            ("adamw-8bit", "fsdp2", "zero-3", "gpt", SHARDED),
+            ("sgd-momentum", "composer", "zero-3", "gpt", SHARDED),
+            ("muon", "megatron", "tp sp", "llama-3.1-8b", SPLIT),
+            ("muon", "generic", "experts", "moe", EXPERTS),
+            ("muon", "megatron", "pipeline", "gpt-uneven", Layout(pp=4, dp=2)),
+            ("muon", "composer", "eager", "gpt", Layout(dp=8)),
+        )
+    ),
+    _trained("sft packed", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="sft", documents=Documents(300.0, 150_000.0)),
+    _trained("packed cp", "llama-3.1-8b", A, 16, 1024, Layout(tp=2, cp=4), documents=Documents(200.0, 60_000.0)),
+    _trained("packed window", "gemma2-2b", A, 16, 8192, Layout(tp=4, dp=2), documents=Documents(5e3, 3e7)),
+    _trained("bf16 gradients", "gpt", A, 16, 1024, ZERO1, grad_dtype="bf16"),
+    _trained("fp32 gradients", "gpt", A, 16, 1024, ZERO1, "fp16", "deepspeed", grad_dtype="fp32"),
+    _trained("bf16 main", "gpt", A, 16, 1024, SHARDED, framework="fsdp2", main_dtype="bf16"),
+    _trained("bf16 main copy", "gpt", A, 16, 1024, ZERO1, main_dtype="bf16"),
+    _trained("remainder", "gpt", A, 16, 1024, ZERO1, main_dtype="remainder"),
+]
+CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS)
+
+_PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2")
 
 
@@ -153,7 +221,7 @@ _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v
 def cases(draw: st.DrawFn) -> Case:
     """A random layout that keeps every rule."""
     name = draw(st.sampled_from(_MODELS))
-    cluster = draw(st.sampled_from((A, H, "mi300x:1", "aws-p4d:2")))
+    cluster = draw(st.sampled_from((A, H, "mi300x:1", "aws-p4d:2", B)))
     framework = draw(st.sampled_from([n for n in presets.names() if n != "ours"]))
     model, world, preset = model_of(name), cluster_of(cluster).n_ranks, presets.get(framework)
     tp = draw(st.sampled_from(divisors(world, 8)))
@@ -181,8 +249,15 @@ def cases(draw: st.DrawFn) -> Case:
         stage_layers=stage_layers,
     )  # fmt: skip
     seq = draw(st.sampled_from((512, 1024)))
+    lora = draw(st.sampled_from((None, None, None, Lora(), EVERYWHERE, Lora(base="nf4"))))
+    documents = draw(st.sampled_from((None, None, Documents(128.0, 2.5e4))))
+    precisions = (*_PRECISIONS, "mxfp8", "nvfp4") if cluster == B else _PRECISIONS
     workload = Workload(
-        seq, gbs, draw(st.sampled_from(("bf16", "fp16", "fp32"))), draw(st.sampled_from(("adamw", "sgd"))), framework
-    )
-    assume(not faults(layout, RuleContext(model, gbs, seq, world, preset)))
+        seq, gbs, draw(st.sampled_from(precisions)), draw(st.sampled_from(optimizers.names())), framework,
+        "lora" if lora else draw(st.sampled_from(("pretrain", "sft"))), lora, documents,
+        draw(st.sampled_from(("", "", "fp32", "bf16"))), draw(st.sampled_from(("fp32", "fp32", "bf16", "remainder"))),
+    )  # fmt: skip
+    device = cluster_of(cluster).device
+    assume(not [*workload_faults(workload, preset), *device_faults(recipe_of(workload, preset), device)])
+    assume(not faults(layout, RuleContext.of(model, workload, world)))
     return Case("random", name, cluster, workload, layout)

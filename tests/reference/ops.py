@@ -19,8 +19,7 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
-
-BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, scaled_of
 
 
 @dataclass
@@ -36,6 +35,8 @@ class Item:
     rerun: str = "full"
     later: bool = False
     """Runs in every micro-batch but the first."""
+    first: bool = False
+    """Runs in the first micro-batch alone."""
     slow: tuple[float, float] = (1.0, 1.0)
     """By how much compute and the collective are slower side by side."""
 
@@ -69,10 +70,16 @@ class Rank:
     """Copies of the pipeline on a rank, each with its part of the micro-batches."""
     gradients: list[float] = field(default_factory=list)
     """Bytes of the output gradients that weight gradients of the block read."""
+    plain: bool = False
+    """A layer whose linear layers a recipe leaves in the compute dtype."""
 
     def __post_init__(self) -> None:
         lay = self.layout
-        self.width = BYTES[self.workload.precision]
+        self.dtype = compute_of(self.workload)
+        self.width = WIDTH[self.dtype]
+        self.narrow: Scaled | None = None if self.plain else scaled_of(self.workload, self.preset)
+        self.lora = self.workload.lora
+        self.kept_gradient = WIDTH[self.workload.grad_dtype or self.preset.gradient_dtype(self.dtype)]
         self.seq = self.workload.seq_len / lay.cp
         self.tokens = lay.mbs * self.seq
         self.tokens_sp = self.tokens / lay.tp if lay.sp else self.tokens
@@ -100,37 +107,105 @@ class Rank:
         self.items.append(Item(name, way, seconds, launches, rerun=rerun))
 
     def gemm(self, name: str, way: str, m: float, n: float, k: float, *, batch: float = 1.0, impl: str = "",
-             rerun: str = "full") -> None:  # fmt: skip
+             rerun: str = "full", law: str = "") -> None:  # fmt: skip
         one = kernels.gemm_seconds(
-            self.cluster.device, m, n, k, batch=batch, dtype=self.workload.precision, impl=impl
+            self.cluster.device, m, n, k, batch=batch, dtype=law or self.dtype, impl=impl, quantise=False
         )
         self.kernel(name, way, float(one.mid), rerun=rerun)
 
-    def linear(self, name: str, rows: float, n_in: float, n_out: float) -> None:
-        """``y = x W``: forward, dX = dY W^T, dW = X^T dY."""
-        impl = self.preset.gemm_impl
-        self.gemm(name, "F", rows, n_out, n_in, impl=impl)
-        self.gemm(f"{name}.dgrad", "I", rows, n_in, n_out, impl=impl)
-        self.gemm(f"{name}.wgrad", "W", n_in, n_out, rows, impl=impl)
-        self.gradients.append(rows * n_out * self.width)
-        self.accumulate(name, n_in * n_out)
+    def linear(self, name: str, rows: float, n_in: float, n_out: float, *, module: str = "", high: bool = False,
+               normed: bool = False) -> None:  # fmt: skip
+        """``y = x W``: forward, dX = dY W^T, dW = X^T dY unless W is frozen; `high`: in no narrow format."""
+        impl, narrow = self.preset.gemm_impl, None if high else self.narrow
+        law = narrow.law if narrow else ""
+        self.casts(name, rows, n_in, n_out, n_in * n_out, normed=normed, high=high)
+        self.gemm(name, "F", rows, n_out, n_in, impl=impl, law=law)
+        self.gemm(f"{name}.dgrad", "I", rows, n_in, n_out, impl=impl, law=law)
+        if self.lora is None:
+            self.gemm(f"{name}.wgrad", "W", n_in, n_out, rows, impl=impl, law=law)
+            self.gradients.append(rows * n_out * self.width)
+            self.accumulate(name, n_in * n_out)
+        elif module in self.lora.modules:
+            self.adapter(name, rows, n_in, n_out)
+
+    def adapter(self, name: str, rows: float, n_in: float, n_out: float) -> None:
+        """``y += scale (drop(x) A) B``: three products for each of A and B, sums with the frozen path, dropout."""
+        assert self.lora is not None
+        r, impl, w = float(self.lora.rank), self.preset.gemm_impl, self.width
+        for suffix, a, b in (("A", n_in, r), ("B", r, n_out)):
+            self.gemm(f"{name}.{suffix}", "F", rows, b, a, impl=impl)
+            self.gemm(f"{name}.{suffix}.dx", "I", rows, a, b, impl=impl)
+            self.gemm(f"{name}.{suffix}.dw", "W", a, b, rows, impl=impl)
+            self.gradients.append(rows * b * self.width)
+        self.moved(f"{name}.add", "F", 3 * w * rows * n_out)
+        self.moved(f"{name}.add.grad", "I", 3 * w * rows * n_in)
+        self.accumulate(f"{name}.lora", r * (n_in + n_out))
+        if self.lora.dropout:
+            self.moved(f"{name}.drop", "F", (2 * w + 1) * rows * n_in)
+            self.moved(f"{name}.drop.grad", "I", (2 * w + 1) * rows * n_in)
+
+    def casts(self, name: str, rows: float, n_in: float, n_out: float, weights: float, *, normed: bool = False,
+              high: bool = False) -> None:  # fmt: skip
+        """Unpack a 4-bit base, or quantise input, output gradient and weight."""
+        if self.lora is not None and self.lora.base == "nf4" and not high:
+            self.moved(f"{name}.unpack", "F", weights * (NF4 + self.width))
+            self.moved(f"{name}.unpack.again", "I", weights * (NF4 + self.width))
+        s = self.narrow
+        if s is None or high:
+            return
+        # rows for forward and input gradient, columns for the weight gradient, which a frozen weight has not
+        written = s.size * (2 if self.lora is None else 1)
+        if not (normed and self.preset.fused_norm_quantise and s.scaling in ("delayed", "block", "mx")):
+            self.moved(f"{name}.cast", "F", rows * n_in * (s.passes[0] * self.width + written), s.launches[0])
+        self.moved(f"{name}.cast.grad", "I", rows * n_out * (s.passes[0] * self.width + written), s.launches[0])
+        stays = s.scaling in self.preset.quantised_params
+        if self.preset.compute_copy and stays and self.lora is not None:
+            if s.scaling in ("delayed", "current"):  # rows are kept, columns are turned out of them before each use
+                self.moved(f"{name}.turn", "I", weights * 2 * s.size)
+        elif self.preset.compute_copy and stays:  # arrives in rows: the columns are made of them
+            self.moved(f"{name}.cast.weight", "F", weights * 2 * s.size, 1, "never")
+            self.items[-1].first = True
+        elif self.preset.compute_copy:
+            self.moved(f"{name}.cast.weight", "F", weights * (s.passes[1] * self.width + 2 * s.size), s.launches[1],
+                       "never")  # fmt: skip
+            self.items[-1].first = True
+        elif not stays:
+            for way in ("F", "I"):
+                each = weights * (s.passes[1] * self.width + s.size)
+                self.moved(f"{name}.cast.weight{way}", way, each, s.launches[1])
+
+    def input_kept(self, rows: float, features: float, module: str, *, high: bool = False, free: bool = False) -> float:
+        """Bytes that a linear layer keeps of its input; `free`: the tensor stays for another reason."""
+        n = rows * features
+        if self.lora is not None:
+            if module not in self.lora.modules:
+                return 0.0
+            own = n * (self.width + 1) if self.lora.dropout else n * (0.0 if free else self.width)
+            return own + rows * self.lora.rank * self.width
+        if self.narrow is not None and not high:
+            return n * self.narrow.size
+        return 0.0 if free else n * self.width
 
     def accumulate(self, name: str, elements: float) -> None:
         """Unless the GEMM adds by itself: read the new gradient, read and write the accumulated one."""
         if not self.preset.fused_grad_accumulation:
-            kept = BYTES[self.preset.gradient_dtype(self.workload.precision)]
-            self.moved(f"{name}.accumulate", "W", elements * (self.width + kept + kept))
+            self.moved(f"{name}.accumulate", "W", elements * (self.width + self.kept_gradient + self.kept_gradient))
             self.items[-1].later = not self.preset.main_grad_buffer
 
     def grouped(self, name: str, rows: float, n_in: float, n_out: float, groups: float) -> None:
-        """The same for `groups` experts with `rows` rows each."""
-        self.gradients.append(groups * rows * n_out * self.width)
+        """The same for `groups` experts with `rows` rows each; adapters sit on none of them."""
+        self.casts(name, rows * groups, n_in, n_out, groups * n_in * n_out)
+        law = self.narrow.law if self.narrow else self.dtype
+        if self.lora is None:
+            self.gradients.append(groups * rows * n_out * self.width)
         for suffix, way, m, n, k in (
             ("", "F", rows, n_out, n_in),
             (".dgrad", "I", rows, n_in, n_out),
             (".wgrad", "W", n_in, n_out, rows),
         ):
-            one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=self.workload.precision)
+            if way == "W" and self.lora is not None:
+                continue
+            one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=law, quantise=False)
             self.kernel(name + suffix, way, float(one.mid))
 
     def moved(self, name: str, way: str, nbytes: float, launches: float = 1.0, rerun: str = "full") -> None:
@@ -153,28 +228,34 @@ class Rank:
 
     # -- tensor parallelism -------------------------------------------------------------------
 
-    def enter(self, name: str, gemm: str = "", features: float = 0.0) -> None:
+    def enter(self, name: str, gemm: str = "", features: float = 0.0, *, module: str = "", high: bool = False) -> None:
         """Before a column split: ``f`` (backward all-reduce), or ``g`` with sequence parallelism."""
-        full = self.tokens * (features or self.hidden) * self.width
+        wide = self.tokens * (features or self.hidden)
+        full, cast = wide * self.width, wide * self.gathered_width(high)
         gemm = gemm or name
         dgrad, wgrad = (f"{gemm}.dgrad", f"{gemm}.wgrad") if self.overlap_tp else ("", "")
         if self.layout.sp:
-            self.collective(name, "F", "all_gather", "tp", full)
-            # Only the shard of the input was saved: gathered again beside the input gradient.
-            if not self.preset.sp_saves_gathered:
-                self.collective(name, "W", "all_gather", "tp", full, behind=dgrad)
+            self.collective(name, "F", "all_gather", "tp", cast)
+            # Only the shard of the input was saved: gathered again beside the input gradient, for a weight gradient.
+            if not self.preset.sp_saves_gathered and (self.lora is None or module in self.lora.modules):
+                self.collective(name, "W", "all_gather", "tp", cast, behind=dgrad)
             self.collective(name, "I", "reduce_scatter", "tp", full, behind=wgrad)
         else:
             self.collective(name, "I", "all_reduce", "tp", full, behind=wgrad)
 
-    def leave(self, name: str) -> None:
+    def gathered_width(self, high: bool) -> float:
+        """Bytes of an element of an operand that sequence parallelism gathers."""
+        narrow = self.narrow if self.preset.quantised_tp_gather and not high else None
+        return narrow.size if narrow else self.width
+
+    def leave(self, name: str, *, high: bool = False) -> None:
         """After a row split: forward all-reduce, or reduce-scatter and its mirror all-gather."""
-        full = self.tokens * self.hidden * self.width
+        wide = self.tokens * self.hidden
         if self.layout.sp:
-            self.collective(name, "F", "reduce_scatter", "tp", full)
-            self.collective(name, "I", "all_gather", "tp", full)
+            self.collective(name, "F", "reduce_scatter", "tp", wide * self.width)
+            self.collective(name, "I", "all_gather", "tp", wide * self.gathered_width(high))
         else:
-            self.collective(name, "F", "all_reduce", "tp", full)
+            self.collective(name, "F", "all_reduce", "tp", wide * self.width)
 
     # -- sums ---------------------------------------------------------------------------------
 
@@ -199,6 +280,7 @@ class Rank:
             hidden += covered
         microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp) / self.copies
         idle = sum(i.seconds for i in chosen if i.later) / microbatches  # what the first one leaves out
+        idle += sum(i.seconds for i in chosen if i.first) * (1 - 1 / microbatches)  # and what it alone does
         return Parts(self.host(compute, launches) - idle, exposed, hidden)
 
     def host(self, compute: float, launches: float) -> float:

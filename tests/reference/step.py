@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hwmodels import kernels
 from hwmodels.cluster import Cluster
 from planner import presets, schedule
 from planner.layout import Layout
-from planner.model.spec import DecoderLayer, ModelSpec, Moe, Parameter, Weight
+from planner.model.spec import DecoderLayer, ModelSpec, Moe, Weight
 from planner.plan import Workload
 from planner.schedule import Kind, Schedule
 from tests.reference.blocks import Block, decoder_layer, embedding, head
-from tests.reference.ops import BYTES, Rank, axis_of, collective, pair, slow_beside
+from tests.reference.formats import (
+    ADAM_EAGER,
+    EAGER,
+    MOMENTS,
+    NF4,
+    WIDTH,
+    Held,
+    adapter_elements,
+    compute_of,
+    elements,
+    held_by_layer,
+    plain_layers,
+    scaled_of,
+)
+from tests.reference.ops import Rank, axis_of, collective, pair, slow_beside
 from tests.reference.timing import Durations, Plan, Played, play
 
 
@@ -50,27 +63,6 @@ def layers_of_stages(model: ModelSpec, stages: int, stated: tuple[int, ...] = ()
     return [[rest.pop(0) for _ in range(share)] for share in shares]
 
 
-def elements(parameters: Iterable[Parameter], lay: Layout) -> tuple[float, float]:
-    """(dense, expert) parameters on one rank before data-parallel sharding."""
-    dense = expert = 0.0
-    for p in parameters:
-        if not isinstance(p, Weight):
-            dense += p.size / lay.tp if p.shard == "column" else p.size
-            continue
-        degree = lay.etp if p.expert else lay.tp
-        n_in, n_out = float(p.n_in), float(p.n_out)
-        if p.shard == "column":
-            n_out = max(n_out / degree, float(min(p.min_out, p.n_out)))
-        elif p.shard == "row":
-            n_in = n_in / degree
-        one = n_in * n_out + (n_out if p.bias else 0.0)
-        if p.expert:
-            expert += one * p.copies / lay.ep
-        else:
-            dense += one * p.copies
-    return dense, expert
-
-
 @dataclass
 class _Stage:
     """One virtual stage: its rank, blocks and parameters."""
@@ -78,8 +70,8 @@ class _Stage:
     rank: int
     layers: list[Block]
     ends: list[Block]
-    dense: float
-    expert: float
+    dense: Held
+    expert: Held
 
     @property
     def blocks(self) -> list[Block]:
@@ -92,7 +84,9 @@ class _Step:
         self.preset = presets.get(workload.framework)
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
-        self.width, self.grad = BYTES[workload.precision], BYTES[self.preset.gradient_dtype(workload.precision)]
+        dtype = compute_of(workload)
+        self.width, self.grad = WIDTH[dtype], WIDTH[workload.grad_dtype or self.preset.gradient_dtype(dtype)]
+        self.narrow = scaled_of(workload, self.preset)
         splits = self.schedule.split_backward
         self.one = Rank(model, workload, lay, cluster, self.preset, splits=splits, copies=self.schedule.directions)
         self.head, self.logits_kept, self.logits_gradient = head(self.one)
@@ -103,30 +97,38 @@ class _Step:
         self.stages = self._stages()
         self.plan = self._plan()
 
+    def _end(self, parameters: object) -> Held:
+        """Embedding or head: whole, in no narrow format, and frozen beneath adapters."""
+        n = sum(elements(p, self.lay) for p in parameters)  # type: ignore[attr-defined]
+        return Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
+
     def _stages(self) -> list[_Stage]:
         lay, model, made = self.lay, self.model, {}
         found, groups = [], layers_of_stages(model, lay.pp * lay.vpp, lay.stage_layers)
         self.length = len(groups)
+        plain = plain_layers(model, self.workload, self.preset) * self.schedule.directions
         # Two copies of the pipeline: the second one's stages after the first's.
         for number, layers in enumerate(groups * self.schedule.directions):
             s = number % self.length
+            blocks, dense, expert = [], Held(), Held()
             for layer in layers:
-                if layer not in made:
-                    made[layer] = (decoder_layer(self.one, layer), elements(layer.parameters(model.hidden), lay))
-            dense = sum(made[layer][1][0] for layer in layers)
+                key = (layer, plain.pop(0))
+                if key not in made:
+                    sizes = held_by_layer(layer, model.hidden, self.workload, lay, key[1])
+                    made[key] = (decoder_layer(self.one, *key), *sizes)
+                blocks.append(made[key][0])
+                dense, expert = dense + made[key][1], expert + made[key][2]
             ends = []
             if s == 0:
                 ends.append(self.embedding)
-                dense += elements(model.embedding_parameters(), lay)[0]
+                dense += self._end(model.embedding_parameters())
             if s == len(groups) - 1:
                 ends.append(self.head)
-                dense += elements(model.head_parameters(), lay)[0]
+                dense += self._end(model.head_parameters())
                 if model.tied_embeddings and lay.pp > 1:
-                    dense += model.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
-            expert = sum(made[layer][1][1] for layer in layers)
-            rank = self.schedule.rank_of(number, lay.pp)
-            found.append(_Stage(rank, [made[layer][0] for layer in layers], ends, dense, expert))
-        self.made = made
+                    n = model.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
+                    dense += Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
+            found.append(_Stage(self.schedule.rank_of(number, lay.pp), blocks, ends, dense, expert))
         return found
 
     # -- communication --------------------------------------------------------------------------
@@ -184,12 +186,25 @@ class _Step:
         experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
         return self.lay.zero_stage == 1 and self.preset.zero1_all_reduce and not experts
 
-    def _gather(self, dense: float, expert: float) -> float:
+    def _sent(self, held: Held) -> float:
+        """Bytes of parameters in a gather: everything (ZeRO-3), or what the optimizer changed."""
+        lora = self.workload.lora
+        packed = self.width
+        if lora is not None and lora.base:
+            packed = NF4
+        elif self.narrow and self.narrow.scaling in self.preset.quantised_params:
+            packed = self.narrow.size
+        if lora is not None and self.lay.zero_stage < 3:
+            return held.trained * self.width
+        return (held.all - held.packed) * self.width + held.packed * packed
+
+    def _gather(self, dense: Held, expert: Held, parts: int = 1) -> float:
+        nbytes, of_experts = self._sent(dense) / parts, self._sent(expert) / parts
         if self._whole:
             n = self.shard
-            return n * self._over("broadcast", "fsdp", dense * self.width / n)
-        seconds = self._over("all_gather", "fsdp", dense * self.width)
-        return seconds + self._expert_traffic("all_gather", expert * self.width)
+            return n * self._over("broadcast", "fsdp", nbytes / n)
+        seconds = self._over("all_gather", "fsdp", nbytes)
+        return seconds + self._expert_traffic("all_gather", of_experts)
 
     def _sends(self) -> list[float]:
         """Out of each virtual stage to the next one: the boundary activation over the slowest of its pairs."""
@@ -207,17 +222,46 @@ class _Step:
             found.append(one + (self._over("all_gather", "tp", boundary) if shares else 0.0))
         return found
 
-    def _optimizer(self, dense: float, expert: float) -> float:
-        p, w = self.preset, self.workload
-        n = self._shard(dense, expert)
-        adam = w.optimizer == "adamw"
+    def _optimizer(self, dense: Held, expert: Held, layers: list[tuple[DecoderLayer, int]]) -> float:
+        lay, p, w = self.lay, self.preset, self.workload
+        share, share_e = (1, 1) if lay.zero_stage == 0 else (self.shard, self.expert_shard)
+        n = dense.trained / share + expert.trained / share_e
         if p.fused_optimizer:
-            each = self.grad + 2 * ((8 if adam else 0) + 4) + (0 if w.precision == "fp32" else self.width)
             launches = 1
+            each = self.grad + 2 * MOMENTS[w.optimizer] + self._weights_touched()
         else:
-            each, launches = (4 * (2 + 3 + 2 + 4 + 2 + 2 + 2 + 4), 8) if adam else (12, 2)
+            each, launches = EAGER.get(w.optimizer, ADAM_EAGER)
         each += self.grad if p.clips_gradients else 0
-        return float(kernels.memory_seconds(self.cluster.device, n * each / launches).mid) * launches
+        nbytes = n * each
+        if w.optimizer == "muon":  # Adam's second moment outside the hidden matrices
+            nbytes += dense.other / share * 2 * 4
+        one = float(kernels.memory_seconds(self.cluster.device, nbytes / launches).mid) * launches
+        return one + (self._newton_schulz(layers, share, share_e) if w.optimizer == "muon" else 0.0)
+
+    def _weights_touched(self) -> float:
+        """Bytes a parameter: main weight read and written, compute copy written."""
+        if self.width == 4:
+            return 8.0
+        return {"fp32": 4 + 4 + self.width, "bf16": 2 * self.width, "remainder": 2 * (2 + self.width)}[
+            self.workload.main_dtype
+        ]
+
+    def _newton_schulz(self, layers: list[tuple[DecoderLayer, int]], share: float, share_e: float) -> float:
+        """Five times X X^T, A A and B X over the shard of every hidden matrix, divided over its owners."""
+        if self.workload.lora is not None:
+            return 0.0
+        total = 0.0
+        for layer, times in layers:
+            for p in layer.parameters(self.model.hidden):
+                if not isinstance(p, Weight) or p.name in ("router", "shared_expert_gate"):
+                    continue
+                a, b = self.one.rows_in(p), self.one.columns(p)
+                s, long = min(a, b), max(a, b)
+                count = p.copies / self.lay.ep / share_e if p.expert else p.copies / share
+                for m, n, k in ((s, s, long), (s, s, s), (s, long, s)):
+                    one = kernels.gemm_seconds(self.cluster.device, m, n, k, dtype="bf16", impl=self.preset.gemm_impl)
+                    total += 5 * times * count * float(one.mid)
+        return total
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -230,8 +274,8 @@ class _Step:
         forward = [sum(b.forward.total for b in s.blocks) + host for s in stages]
         backward = [sum(b.input_gradient.total + b.again.total for b in s.blocks) for s in stages]
         weight = [sum(b.weight_gradient.total for b in s.blocks) for s in stages]
-        unshard = [self._gather(s.dense / k, s.expert / k) if plan.unshard != "none" else 0.0 for s in stages]
-        reduce = [self._reduce(s.dense, s.expert) if plan.reduce != "none" else 0.0 for s in stages]
+        unshard = [self._gather(s.dense, s.expert, k) if plan.unshard != "none" else 0.0 for s in stages]
+        reduce = [self._reduce(s.dense.trained, s.expert.trained) if plan.reduce != "none" else 0.0 for s in stages]
         # A gather that is prefetched runs beside compute and slows it by what it takes.
         tax = [taken * u if plan.prefetch and plan.unshard == "each" else 0.0 for u in unshard]
         pieces = []
@@ -241,7 +285,12 @@ class _Step:
             cut[-1] += self.head.forward.total if i % self.length == self.length - 1 else 0.0
             pieces.append(cut)
         ranks = [[s for s in stages if s.rank == r] for r in range(lay.pp)]
-        dense, expert = ([sum(getattr(s, n) for s in held) for held in ranks] for n in ("dense", "expert"))
+        dense, expert = (
+            [sum((getattr(s, n) for s in held), start=Held()) for held in ranks] for n in ("dense", "expert")
+        )
+        split = layers_of_stages(self.model, self.length, lay.stage_layers) * self.schedule.directions
+        own = [[(layer, 1) for s, at in zip(stages, split, strict=True) if s.rank == r for layer in at]
+               for r in range(lay.pp)]  # fmt: skip
         onward = self._sends()
         took = Durations(
             forward=pieces,
@@ -253,7 +302,7 @@ class _Step:
             reduce=reduce,
             send_forward=onward,
             send_backward=[onward[s - 1] for s in range(len(stages))],
-            optimizer=[self._optimizer(d, e) for d, e in zip(dense, expert, strict=True)],
+            optimizer=[self._optimizer(d, e, at) for d, e, at in zip(dense, expert, own, strict=True)],
             gather=[self._gather(d, e) if plan.gather_after else 0.0 for d, e in zip(dense, expert, strict=True)],
             sync=self._over("all_reduce", "world", 4.0) if self.preset.clips_gradients else 0.0,
             tied=self._tied(),
@@ -263,8 +312,9 @@ class _Step:
         )
         return took, forward, [b + w for b, w in zip(backward, weight, strict=True)]
 
-    def _shard(self, dense: float, expert: float) -> float:
-        return dense + expert if self.lay.zero_stage == 0 else dense / self.shard + expert / self.expert_shard
+    def _shard(self, dense: Held, expert: Held) -> float:
+        share, share_e = (1, 1) if self.lay.zero_stage == 0 else (self.shard, self.expert_shard)
+        return dense.trained / share + expert.trained / share_e
 
     def _mirror(self, nbytes: list[float]) -> list[float]:
         """All-reduce between the two ranks that hold the same stages, over the slowest of their pairs."""
@@ -279,7 +329,7 @@ class _Step:
         return found
 
     def _tied(self) -> float:
-        if not self.plan.tied:
+        if not self.plan.tied or self.workload.lora is not None:
             return 0.0
         lay, gpn = self.lay, self.cluster.gpus_per_node
         nbytes = self.model.vocab * self.model.hidden / lay.tp * self.grad
@@ -318,60 +368,89 @@ class _Step:
             return max((b.saved_whole for b in own), default=0.0)
         return max((b.saved_core for b in own), default=0.0) if self.lay.recompute == "selective" else 0.0
 
+    def _resident(self, held: Held, shard: float) -> float:
+        """Bytes of parameters: trained and frozen ones outside narrow matrices, and those inside with every copy."""
+        p, w, z3 = self.preset, self.workload, self.lay.zero_stage >= 3
+        main = self.width if w.main_dtype == "bf16" else 4.0
+        trained = self.width if p.compute_copy else main
+        wide = trained if w.lora is None else self.width
+        packed = wide
+        if w.lora is not None and w.lora.base:
+            packed = NF4
+        elif self.narrow and p.compute_copy:
+            q, stays = self.narrow.size, self.narrow.scaling in p.quantised_params
+            if z3:
+                packed = q if stays else self.width
+            else:
+                one = stays and w.lora is not None and self.narrow.scaling in ("delayed", "current")
+                packed = (q if one else 2 * q) if stays else self.width + 2 * q
+        total = held.trained * trained + held.frozen * self.width + held.packed * (packed - wide)
+        return total / (shard if z3 else 1.0)
+
     def memory(self) -> list[dict[str, float]]:
-        lay, z = self.lay, self.lay.zero_stage
-        two = self.preset.compute_copy and self.workload.precision != "fp32"  # a compute copy and a main copy
-        main, stored = (4, self.width) if two else (0, 4)
-        states = (8 if self.workload.optimizer == "adamw" else 0) + main
+        lay, z, w = self.lay, self.lay.zero_stage, self.workload
+        two = self.preset.compute_copy and self.width < 4  # a compute copy and a main copy
+        main = {"fp32": 4.0, "bf16": 0.0, "remainder": 2.0}[w.main_dtype] if two else 0.0
+        states = MOMENTS[w.optimizer] + main
         whole = self.plan.reduce != "each" and self.microbatches > 1
         flight, at_loss = self._flight()
         found = []
         for r in range(lay.pp):
             held = [s for s in self.stages if s.rank == r]
-            dense, expert = sum(s.dense for s in held), sum(s.expert for s in held)
-            shared = dense / self.shard + expert / self.expert_shard
+            dense, expert = (sum((getattr(s, n) for s in held), start=Held()) for n in ("dense", "expert"))
+            all_of = dense.trained + expert.trained
+            shared = dense.trained / self.shard + expert.trained / self.expert_shard
             logits = 0.0
             if at_loss[r]:
                 logits = at_loss[r] * self.logits_kept + self.logits_gradient
+            moments = states * (shared if z >= 1 else all_of)
+            if w.optimizer == "muon":
+                moments += 4 * dense.other / (self.shard if z >= 1 else 1)
             found.append(
                 {
-                    "parameters": stored * (shared if z >= 3 else dense + expert),
-                    "gradients": self.grad * (shared if z >= 2 and not whole else dense + expert),
-                    "optimizer": states * (shared if z >= 1 else dense + expert),
+                    "parameters": self._resident(dense, self.shard) + self._resident(expert, self.expert_shard),
+                    "gradients": self.grad * (shared if z >= 2 and not whole else all_of),
+                    "optimizer": moments,
                     "activations": flight[r] + self._rebuilt(r),
                     "logits": logits,
-                    "comm_buffers": self._buffers(dense + expert),
+                    "comm_buffers": self._buffers(self._sent(dense) + self._sent(expert), all_of),
                     "context": float(self.cluster.context_bytes),
                 }
             )
         return found
 
-    def _buffers(self, n: float) -> float:
+    def _buffers(self, sent: float, trained: float) -> float:
         """Boundary in and out, one gathered activation, gathered parameters and unsharded gradients."""
         lay, z = self.lay, self.lay.zero_stage
         boundary = self.one.tokens_sp * self.one.hidden * self.width
         copies = self.schedule.directions
         total = (2 * copies * boundary if lay.pp > 1 else 0.0) + (boundary * lay.tp if lay.sp else 0.0)
-        layer = n / max(len(self.model.layers) * copies / lay.pp, 1.0)
+        layers = max(len(self.model.layers) * copies / lay.pp, 1.0)
         if z >= 3:
             keeps = lay.pp > 1 or not self.preset.reshard_after_forward
-            total += (n if keeps else 2 * layer) * self.width + layer * self.grad
+            total += (sent if keeps else 2 * sent / layers) + trained / layers * self.grad
         if z == 2:
-            total += min(n * self.grad, float(self.preset.bucket_bytes))
+            total += min(trained * self.grad, float(self.preset.bucket_bytes))
         return total
 
 
 def model_flops(model: ModelSpec, workload: Workload) -> float:
-    """6 FLOPs a token for each matrix parameter it meets, and attention over the whole sequence (PaLM, appendix B)."""
-    token = 6.0 * model.hidden * model.vocab
+    """6 FLOPs a token for each matrix parameter it meets, and attention over the whole document (PaLM, appendix B).
+
+    A frozen parameter has no weight gradient: 4; an adapter's has one.
+    """
+    each = 6.0 if workload.lora is None else 4.0
+    token = each * model.hidden * model.vocab
+    packed = workload.documents
+    length = packed.mean_square_tokens2 / packed.mean_tokens if packed else workload.seq_len
     for layer in model.layers:
         for p in layer.parameters(model.hidden):
             if isinstance(p, Weight):
                 met = layer.ffn.top_k if p.expert and isinstance(layer.ffn, Moe) else p.copies
-                token += 6.0 * p.n_in * p.n_out * met
+                token += each * p.n_in * p.n_out * met
+        token += 6.0 * adapter_elements(layer, model.hidden, workload, None)
         a = layer.attention
-        span = min(a.window or workload.seq_len, workload.seq_len)
-        token += 6.0 * span * a.n_heads * (a.qk_dim + a.v_dim)
+        token += 6.0 * min(a.window or length, length) * a.n_heads * (a.qk_dim + a.v_dim)
     return token * workload.seq_len * workload.gbs
 
 

@@ -1,0 +1,108 @@
+"""Options about what is trained beyond precision and optimizer, shared by `predict` and `search`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hwmodels.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from planner.plan import Documents, Lora
+
+Kind = Annotated[str | None, typer.Option("--kind", help="pretrain (default), sft or lora.")]
+LoraText = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        metavar="rank=16,...",
+        help="Train adapters only: rank=16,modules=qkv+o+up+down,dropout=0.1,base=nf4; each may be left out.",
+    ),
+]
+DocumentsText = Annotated[
+    str | None,
+    typer.Option(
+        "--documents",
+        metavar="MEAN,MEAN_SQUARE",
+        help="Packed documents: mean of their lengths and of the squares, in tokens.",
+    ),
+]
+GradDtype = Annotated[str | None, typer.Option("--grad-dtype", help="fp32 or bf16; the framework's if not given.")]
+MainDtype = Annotated[str | None, typer.Option("--main-dtype", help="Main weights: fp32 (default), bf16, remainder.")]
+
+_LORA = "rank=16,modules=qkv+o,dropout=0.1,base=nf4"
+
+
+def lora(text: str) -> Lora:
+    """Adapters from ``"rank=16,modules=qkv+o,dropout=0.1,base=nf4"``; parts left out take their defaults.
+
+    Raises
+    ------
+    InputError
+        With every part that is no such thing.
+    """
+    from planner.plan import Lora
+
+    readers: dict[str, Callable[[str], Any]] = {
+        "rank": int,
+        "modules": lambda t: tuple(t.split("+")),
+        "dropout": float,
+        "base": str,
+    }
+    given: dict[str, Any] = {}
+    faults = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or name not in readers:
+            faults.append(Fault(f"{part!r} is no part of an adapter", "--lora", "", _LORA))
+            continue
+        try:
+            given[name] = readers[name](value)
+        except ValueError:
+            faults.append(Fault(f"{name} is {value!r}", "--lora", "a number is expected", _LORA))
+    if faults:
+        raise InputError(faults)
+    return Lora(**given)
+
+
+def documents(text: str) -> Documents:
+    """Lengths of packed documents from ``"MEAN,MEAN_SQUARE"``; `InputError` otherwise."""
+    from planner.plan import Documents
+
+    try:
+        mean, square = (float(part) for part in text.split(","))
+    except ValueError:
+        fix = "--documents 1500,6e6"
+        raise InputError(Fault(f"{text!r} is not two numbers", "--documents", "", fix)) from None
+    return Documents(mean, square)
+
+
+def stated(
+    kind: str | None, adapters: str | None, lengths: str | None, grad_dtype: str | None, main_dtype: str | None
+) -> dict[str, Any]:
+    """The options that were given, read; None where not given. Adapters mean that only they are trained.
+
+    Raises
+    ------
+    InputError
+        With every fault of all of them.
+    """
+    faults: list[Fault] = []
+
+    def read(what: Any, text: str | None) -> Any:
+        try:
+            return None if text is None else what(text)
+        except InputError as error:
+            faults.extend(error.faults)
+            return None
+
+    found = {
+        "kind": kind or (None if adapters is None else "lora"),
+        "lora": read(lora, adapters), "documents": read(documents, lengths),
+        "grad_dtype": grad_dtype, "main_dtype": main_dtype,
+    }  # fmt: skip
+    if faults:
+        raise InputError(faults)
+    return found
