@@ -1,0 +1,252 @@
+"""The contract of a framework preset: `FrameworkPreset`, its switches and their defaults.
+
+The table of frameworks is `planner.presets`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hwmodels.errors import Fault, InputError
+
+Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
+GradDtype = Literal["fp32", "bf16", "same"]
+SCALED: tuple[str, ...] = ("delayed", "current", "block", "mx", "nv")
+"""Scalings of quantised recipes (`planner.precision`)."""
+
+ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
+GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
+
+
+@dataclass(frozen=True, slots=True)
+class HostConstant:
+    """Host time of a framework, with where it comes from.
+
+    Attributes
+    ----------
+    value : float
+        Seconds, >= 0.
+    source : str
+    rows : int
+        Measurements it was fitted on; 0 for a default.
+    residual : float
+        Mean absolute relative error of that fit; 0 for a default.
+    """
+
+    value: float
+    source: str
+    rows: int = 0
+    residual: float = 0.0
+
+    def __float__(self) -> float:
+        return self.value
+
+
+SCHEDULES: tuple[str, ...] = ("1f1b", "gpipe", "interleaved-1f1b")
+"""What every framework with pipelines runs."""
+
+TORCH_SCHEDULES: tuple[str, ...] = (*SCHEDULES, "dualpipe-v", "interleaved-zb", "zb-h1", "zb-v")
+"""What the runtime of `torch.distributed.pipelining` runs (2.13, ``get_schedule_class``)."""
+
+UNFITTED = HostConstant(0.0, "not fitted: the kernel launch time of the device is the only host time")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkPreset:
+    """Switches and defaults of one framework.
+
+    Attributes
+    ----------
+    name : str
+    attention : {'flash', 'unfused', 'unfused-fused-softmax', 'sdpa-cpu'}
+        ``flash``: one fused kernel, no score matrix. ``unfused``: two batched GEMMs with eager
+        scale, mask, softmax and dropout between them. ``unfused-fused-softmax``: the same with
+        scale, mask and softmax in one kernel (Megatron's scaled upper-triangular softmax).
+        ``sdpa-cpu``: PyTorch's `scaled_dot_product_attention` on a CPU.
+    attention_impl : str
+        Implementation of a fused attention kernel, as `hwmodels.kernels.attention` knows them; ``flash``
+        is the best of the generation (FlashAttention-3 on Hopper).
+    skips_masked : bool
+        The fused kernel leaves out blocks of keys that a causal mask hides; False: it computes the whole
+        square (kernels that take a bias, such as ALiBi's).
+    dropout : bool
+        Attention and hidden dropout are on: their kernels run and their masks are saved.
+    fused_elementwise : bool
+        bias-GELU, bias-dropout-add and SwiGLU are one kernel each; False: one kernel an operator.
+    gemm_impl : str
+        Implementation whose measured GEMMs the framework's resemble (`hwmodels.kernels.gemm`):
+        training frameworks call cuBLAS through PyTorch's linear layers, which is what Vidur
+        profiled; serving engines bring tuned kernels of their own.
+    fused_norm : bool
+        The norm is one kernel; False: eager operators.
+    fused_cross_entropy : bool
+        Loss without a separate fp32 copy of the logits.
+    grad_dtype : {'fp32', 'bf16', 'same'}
+        Dtype in which gradients are accumulated and reduced; ``same`` is the compute dtype.
+    fused_grad_accumulation : bool
+        The weight-gradient GEMM adds into the main gradient; False: a kernel of its own reads the
+        new gradient and reads and writes the accumulated one.
+    overlap_grad_reduce : bool
+        Gradient buckets are reduced while the last backward still runs.
+    overlap_split_reduce : bool
+        The same where a schedule splits the backward; False: only after the last action (PyTorch's split
+        backward fires no DDP hooks). Stages 0 to 2.
+    main_grad_buffer : bool
+        Every micro-batch adds into a persistent main gradient; False: autograd keeps the first
+        micro-batch's gradient as it is and adds only the later ones.
+    fp8_recipe : str
+        Recipe that ``precision: fp8`` means.
+    scalings : tuple of str
+        Quantised recipes that the framework has, by scaling.
+    bf16_ends : bool
+        A recipe's first and last layers stay in the compute dtype; False: all of them are quantised.
+    quantised_params : tuple of str
+        Scalings with which compute copies of the linear weights exist in the narrow format only and travel
+        in it; with others a 16-bit copy stands beside the quantised ones and travels.
+    quantised_tp_gather : bool
+        Sequence parallelism gathers the inputs of quantised GEMMs after the cast.
+    quantised_dispatch : bool
+        Experts get their tokens in the narrow format (scales along rows: block and mx).
+    quantised_activation_input : bool
+        A quantised recipe keeps the input of a gated activation in 8 bits for the backward.
+    fused_norm_quantise : bool
+        A norm writes the quantised input of the linear layer behind it (scales known before: delayed, block, mx).
+    compute_copy : bool
+        Mixed precision keeps a resident copy of the weights in the compute dtype beside the
+        fp32 main weights; False (FSDP): the fp32 shard is cast when it is gathered.
+    overlap_param_gather : bool
+        ZeRO-1 and 2: parameters are gathered bucket by bucket behind the next forward instead of
+        after the optimizer (Megatron-Core ``--overlap-param-gather``).
+    prefetch_params : bool
+        ZeRO-3: the next bucket is gathered while this one computes.
+    zero_stage : int
+        Stage that is meant where a measurement or user leaves it blank.
+    zero_stages : tuple of int
+        Stages that the framework has.
+    pipeline_zero_max : int
+        Highest stage that it runs together with a pipeline.
+    split_keeps_graph : bool
+        A split backward is that of PyTorch's pipelining runtime: autograd keeps everything that a
+        micro-batch saved until W has run, and a recomputed layer would run again for every matrix in it.
+    schedules : tuple of str
+        Pipeline schedules that it runs (names of `planner.schedule`).
+    searched_schedules : tuple of str
+        Those that a search tries where it is not told which.
+    sequence_parallel : bool
+        Whether a blank `sp` means on when tp > 1.
+    reshard_after_forward : bool
+        Stage 3 only: parameters are freed after the forward and gathered again for the backward.
+    reduce_each_microbatch : bool
+        Stages 2 and 3: gradients are reduced after every micro-batch, not only after the last.
+    tp_backward_overlap : bool
+        Tensor-parallel collectives of the backward run beside the weight- and input-gradient
+        GEMMs of the same layer (Megatron's asynchronous all-reduce, added after SC21).
+    p2p_overlap : bool
+        Pipeline sends run beside compute (Megatron does so for interleaved schedules).
+    sp_saves_gathered : bool
+        Sequence parallelism keeps the gathered input of a tensor-parallel region for the backward
+        instead of gathering it again.
+    zero1_all_reduce : bool
+        ZeRO-1 all-reduces whole gradients and broadcasts the updated shards (PyTorch's
+        ZeroRedundancyOptimizer) instead of reduce-scatter and all-gather.
+    scatter_gather_p2p : bool
+        Without sequence parallelism each tp rank sends its share of the boundary activation and
+        the receivers all-gather it inside the tp group (SC21, section 4.1).
+    clips_gradients : bool
+        A gradient norm over all ranks comes before the optimizer step.
+    fused_optimizer : bool
+        One multi-tensor kernel; False: eager operators over each parameter.
+    cuda_graphs : bool
+        Kernels are replayed from a graph, so that host launch time vanishes.
+    kernel_s, microbatch_s, step_s : HostConstant
+        Host seconds a kernel on top of the device's launch time; a micro-batch; a step.
+    bucket_bytes : int
+        Bytes of one gradient bucket in the dtype in which it is reduced.
+    notes : str
+        What a reader should know about the defaults.
+    source : str
+        Where the switches were read.
+    """
+
+    name: str
+    attention: Attention = "flash"
+    attention_impl: str = "flash"
+    skips_masked: bool = True
+    dropout: bool = False
+    fused_elementwise: bool = True
+    gemm_impl: str = "vidur"
+    fused_norm: bool = True
+    fused_cross_entropy: bool = False
+    grad_dtype: GradDtype = "fp32"
+    fused_grad_accumulation: bool = False
+    overlap_grad_reduce: bool = True
+    overlap_split_reduce: bool = True
+    main_grad_buffer: bool = False
+    fp8_recipe: str = "fp8-current"
+    scalings: tuple[str, ...] = SCALED
+    bf16_ends: bool = True
+    quantised_params: tuple[str, ...] = ()
+    quantised_tp_gather: bool = False
+    quantised_dispatch: bool = False
+    quantised_activation_input: bool = False
+    fused_norm_quantise: bool = False
+    compute_copy: bool = True
+    overlap_param_gather: bool = True
+    prefetch_params: bool = True
+    zero_stage: int = 0
+    zero_stages: tuple[int, ...] = (0, 1, 2, 3)
+    pipeline_zero_max: int = 3
+    split_keeps_graph: bool = False
+    schedules: tuple[str, ...] = SCHEDULES
+    searched_schedules: tuple[str, ...] = SCHEDULES
+    sequence_parallel: bool = False
+    reshard_after_forward: bool = True
+    reduce_each_microbatch: bool = False
+    tp_backward_overlap: bool = True
+    p2p_overlap: bool = True
+    sp_saves_gathered: bool = False
+    zero1_all_reduce: bool = False
+    scatter_gather_p2p: bool = False
+    clips_gradients: bool = True
+    fused_optimizer: bool = True
+    cuda_graphs: bool = False
+    kernel_s: HostConstant = UNFITTED
+    microbatch_s: HostConstant = UNFITTED
+    step_s: HostConstant = UNFITTED
+    bucket_bytes: int = 25 * 1024 * 1024
+    notes: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        faults = []
+        where = f"preset {self.name}"
+        for key, known in (("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES)):
+            if getattr(self, key) not in known:
+                faults.append(Fault(f"{key} is {getattr(self, key)!r}", where, "", "one of " + ", ".join(known)))
+        faults += [
+            Fault(f"{key} has {scaling!r}", where, "", "out of " + ", ".join(SCALED))
+            for key in ("scalings", "quantised_params")
+            for scaling in getattr(self, key)
+            if scaling not in SCALED
+        ]
+        if not 0 <= self.zero_stage <= 3:
+            faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
+        if self.bucket_bytes <= 0:
+            faults.append(Fault(f"bucket_bytes is {self.bucket_bytes}", where, "a bucket holds something", "26214400"))
+        faults += [
+            Fault(f"{key} is negative", where, "host time is added", "0 or more")
+            for key in ("kernel_s", "microbatch_s", "step_s")
+            if getattr(self, key).value < 0
+        ]
+        if faults:
+            raise InputError(faults)
+
+    @property
+    def distributed_optimizer(self) -> bool:
+        """Whether optimizer states are sharded over dp by default."""
+        return self.zero_stage >= 1
+
+    def gradient_dtype(self, precision: str) -> str:
+        """Dtype of accumulated and reduced gradients when computing in `precision`."""
+        return precision if self.grad_dtype == "same" else self.grad_dtype
