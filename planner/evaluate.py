@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.kernels.formats import format_of
-from planner import optimizers
+from planner import optimizers, power
 from planner.assemble import Group
 from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
@@ -81,6 +81,8 @@ def detail(
     peak = cluster.device.peak(format_of(recipe_of(workload, priced.preset).forward).peak) * layout.world
     tokens = workload.gbs * workload.seq_len
     lower = float(bounds(group, np.asarray([position]))[0])
+    joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world)
+    kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(
         step_s=Interval(low, seconds, high),
         lower_bound_s=lower,
@@ -98,6 +100,8 @@ def detail(
         verdict=verdict(max(m.peak_bytes for m in memory), cluster.device.memory_bytes),
         timeline=timeline.events(dag, timing, 0) if with_timeline else [],
         notes=notes(priced, layout),
+        energy_kwh_per_mtoken=kwh,
+        co2_kg_per_mtoken=co2,
     )
 
 
@@ -164,6 +168,8 @@ def notes(priced: PricedModel, layout: Layout) -> list[str]:
         f"FLOPs: {FORMULA}",
         f"interval: each law at its residual, in quadrature with {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
     ]
+    if priced.cluster.device.tdp_w > 0:
+        found.append(power.note())
     if any(layer.is_moe for layer in priced.model.layers):
         found.append("experts: tokens taken as balanced; no measured evidence for skewed routing")
     found += _pipeline_notes(priced, layout)

@@ -118,6 +118,8 @@ class Step:
         Assumptions, defaults taken, features without measured evidence.
     explain : list of dict
         Rows of the chain from the step time down to datasheet figures and coefficients.
+    energy_kwh_per_mtoken, co2_kg_per_mtoken : float or None
+        For a million tokens, at the meter; None where the device's power is not known.
     """
 
     step_s: Interval
@@ -137,6 +139,8 @@ class Step:
     timeline: list[TimelineEvent] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     explain: list[dict[str, Any]] = field(default_factory=list)
+    energy_kwh_per_mtoken: float | None = None
+    co2_kg_per_mtoken: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

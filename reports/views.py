@@ -84,6 +84,8 @@ def tiles(step: Step) -> list[dict[str, str]]:
     ]
     if step.usd_per_mtoken is not None:
         found.append(("cost", value("usd_per_mtoken", step.usd_per_mtoken), "per 1M tokens", ""))
+    if step.energy_kwh_per_mtoken is not None:
+        found.append(("energy", f"{step.energy_kwh_per_mtoken:.3g} kWh", "per 1M tokens, watts assumed", ""))
     if peak is not None:
         more = f"{format_bytes(peak.peak_bytes)} of {format_bytes(peak.capacity_bytes)} on stage {peak.stage}"
         found.append(("memory", step.verdict, more, tone))

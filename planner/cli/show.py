@@ -47,6 +47,7 @@ def show_step(step: Step) -> None:
             ("MFU / HFU", f"{format_percent(step.mfu)} / {format_percent(step.hfu)}"),
             ("bubble", format_percent(step.bubble_fraction)),
             ("cost", f"${step.usd_per_mtoken:.3f} per 1M tokens" if step.usd_per_mtoken is not None else ""),
+            ("energy", energy_text(step)),
             ("memory", step.verdict),
         ]
     )
@@ -55,6 +56,13 @@ def show_step(step: Step) -> None:
         show_table(table)
     for note in step.notes:
         say(f"note: {note}")
+
+
+def energy_text(step: Step) -> str:
+    """Energy in kWh and kilograms of CO2 of a million tokens; empty where the device's power is not known."""
+    if step.energy_kwh_per_mtoken is None or step.co2_kg_per_mtoken is None:
+        return ""
+    return f"{step.energy_kwh_per_mtoken:.3g} kWh, {step.co2_kg_per_mtoken:.3g} kg CO2 per 1M tokens (assumed watts)"
 
 
 def show_replay(step: Step, played: Replay) -> None:

@@ -1,0 +1,64 @@
+"""power: energy of a step from what its phases do to the device.
+
+Compute phases run at the FLOPs of the step over the peak; the optimizer streams memory; transfers, bubbles and
+waits idle. Watts and the building's overhead come from `hwmodels.energy`, which says what is assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hwmodels import energy
+from hwmodels.device import Device
+
+COMPUTE = ("forward", "backward", "recompute")
+STREAMING_SHARE = 0.65
+"""Memory utilisation of the optimizer: the share of the bandwidth that training's streams reach
+(`hwmodels.kernels.memory`)."""
+
+
+def step_joules(
+    device: Device,
+    phases: Sequence[Mapping[str, float]],
+    step_s: float,
+    hardware_flops: float,
+    peak_flops: float,
+    gpus: int,
+) -> float | None:
+    """Joules of one step at the meter; None for a device whose datasheet gives no board power.
+
+    Parameters
+    ----------
+    phases : sequence of mapping
+        Seconds by phase of each pipeline rank; every rank stands for as many GPUs.
+    hardware_flops : float
+        Of the step, all ranks.
+    peak_flops : float
+        Of all ranks together.
+    """
+    if device.tdp_w <= 0:
+        return None
+    ranks = len(phases)
+    busy = sum(row[name] for row in phases for name in COMPUTE) / ranks
+    streaming = sum(row["optimizer"] for row in phases) / ranks
+    reached = min(hardware_flops / peak_flops / busy, 1.0) if busy > 0 else 0.0
+    parts = [energy.Phase.of(busy, reached), energy.Phase.of(streaming, 0.0, STREAMING_SHARE)]
+    whole = max(step_s, busy + streaming)
+    return float(energy.step_energy_j(device, parts, whole, gpus=gpus, pue=energy.PUE.value).mid)
+
+
+def per_mtoken(joules: float | None, tokens: float) -> tuple[float | None, float | None]:
+    """Energy in kWh and kilograms of CO2 for a million tokens, by the default grid of `hwmodels.energy`."""
+    if joules is None:
+        return None, None
+    kwh = joules / energy.JOULES_PER_KWH / tokens * 1e6
+    return kwh, kwh * energy.GRID_KG_PER_KWH.value
+
+
+def note() -> str:
+    """What the figures rest on."""
+    return (
+        f"energy: watts between idle and board power by utilisation, PUE {energy.PUE.value:g}, "
+        f"{energy.GRID_KG_PER_KWH.value:g} kg CO2 per kWh; all assumed, within about {energy.POWER_SPREAD:.0%} "
+        "(hwmodels/energy.py)"
+    )
