@@ -6,6 +6,7 @@ at the same peak by different kernels; weight-only formats store narrow weights 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -44,6 +45,14 @@ class Format:
             if not 0 < getattr(self, field) <= 16:
                 where = f"format {self.name}"
                 raise InputError(Fault(f"{field} is {getattr(self, field)}", where, fix="bytes of one element"))
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element of A alone: scales lie in arrays of their own, so rows start at multiples of this.
+
+        Elements weigh a power of two, and their scales less than they do.
+        """
+        return float(2.0 ** math.floor(math.log2(self.activation_bytes)))
 
 
 def _bytes(dtype: str, scale_bits: float = 0.0, block: float = 1.0) -> float:

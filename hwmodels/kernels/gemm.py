@@ -160,7 +160,7 @@ def _numbers(device: Device, form: Format, impl: str) -> dict[str, float]:
     c |= {"in": form.weight_bytes, "out": form.result_bytes}
     if device.kind == "gpu":
         n_sm = float(device.n_sm or 100)
-        c |= {"a": form.activation_bytes, "b": form.weight_bytes, "element": form.activation_bytes}
+        c |= {"a": form.activation_bytes, "b": form.weight_bytes, "element": form.element_bytes}
         c["n_sm"] = float(device.n_sm)
         c["l2"] = device.l2_bytes or CACHE_PER_SM * n_sm
         c["stream"] = c["bandwidth"] * c["memory_efficiency"]

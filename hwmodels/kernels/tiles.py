@@ -107,7 +107,7 @@ def tile_seconds(m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray,
     m, n, k, batch : ndarray, shape (N,)
     c : Mapping
         Coefficients named above, and ``peak`` (FLOP/s), ``n_sm`` (0: not known, no wave quantisation), ``tdp`` (W),
-        ``cache_bandwidth`` (bytes/s) and ``element`` (bytes of an operand).
+        ``cache_bandwidth`` (bytes/s) and ``element`` (bytes of an element of A without its scales).
 
     Returns
     -------

@@ -26,7 +26,7 @@ def device(kind: str = "gpu", **numbers: float) -> Device:
     """100 TFLOP/s, 1 TB/s, 100 SMs, 1 MB of L2, and only the coefficients that are given."""
     coefficients = {name.replace("__", "."): Coefficient(v, "test", 1) for name, v in numbers.items()}
     return Device(
-        "toy", "test", kind, "toy", {"bf16": 100e12, "fp32": 50e12, "fp8": 200e12}, 8e9, 1e12, 1e6, 100, 100.0, 5e-6,
+        "toy", "test", kind, "toy", {"bf16": 100e12, "fp32": 50e12, "fp8": 200e12, "fp4": 4e14}, 8e9, 1e12, 1e6, 100, 100.0, 5e-6,
         coefficients, {}, "B",
     )  # fmt: skip
 
@@ -159,6 +159,19 @@ def test_unaligned_rows_by_hand() -> None:
     assert seconds(on, 2560, 1280, 8196) == pytest.approx(2 ** (1 / 3) * aligned, rel=1e-2)
     # Rows of A may be any number.
     assert seconds(on, 2559, 1280, 8192) == pytest.approx(base, rel=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "odd", "step"), [("fp8_block", 4104, 16), ("mxfp8", 4104, 16), ("fp4", 4112, 32)])
+def test_scales_do_not_unalign_rows(dtype: str, odd: int, step: int) -> None:
+    # 16 bytes are 16 elements of fp8 or 32 of fp4; their scales lie in arrays of their own. 4160 = 260 x 16 = 130 x 32,
+    # so k = 4160 is aligned (though 4160 x 1.03125 / 16 = 268.1 is not whole); 4104 x 1 = 513 x 8 bytes and
+    # 4112 x 0.5 = 257 x 8 bytes are half as wide: (16 / 8)^(1/3) = 1.26.
+    assert 4160 % step == 0
+    assert odd % step == step / 2
+    on, plain = toy(gemm__unaligned=1 / 3), toy()
+    assert seconds(on, 2560, 1280, 4160, dtype=dtype) == seconds(plain, 2560, 1280, 4160, dtype=dtype)
+    share = seconds(on, 2560, 1280, odd, dtype=dtype) / seconds(plain, 2560, 1280, odd, dtype=dtype)
+    assert share == pytest.approx(2 ** (1 / 3), rel=2e-2)
 
 
 def test_grouped_is_one_batched_kernel() -> None:
