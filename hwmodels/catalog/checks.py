@@ -8,6 +8,8 @@ allows, so that the usual slips are named with file and key (data sheets print s
 - **devices**: each peak against bf16 (`RATIOS`: a matrix engine of half the width runs twice as fast), and bf16
   against units x FLOP per clock (`ENGINES`) at the highest clock of its kind, or against the power limit. Sparse
   peaks are twice the dense ones and fail one of them.
+- **sizes**: every number within what parts of its kind are built with, and the memory bandwidth that of a memory of
+  the generation (`hwmodels.catalog.physical`): ``80MiB``, ``700kW``, or twice the bandwidth.
 - **units**: capacities are labelled in powers of 2 and bandwidths in powers of 10: ``80GB`` and ``3350GiB/s`` are
   mixed up.
 """
@@ -22,10 +24,9 @@ from types import MappingProxyType
 from typing import Any
 
 from hwmodels import units, yamlfile
+from hwmodels.catalog import physical
+from hwmodels.catalog.physical import slip
 from hwmodels.errors import Fault, InputError
-
-GIB_OVER_GB = 2.0**30 / 1e9
-"""1.0737: the mark of GiB taken for GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,22 +140,6 @@ MIN_SOURCE = 11
 """Characters of a source that can be followed up."""
 
 
-def _slip(ratio: float) -> tuple[str, str] | None:
-    """What a ratio of stated to true says, and what to do: None for none of the usual slips."""
-    for factor, what, fix in (
-        (2.0, "counts both directions", "half of it, the figure per direction"),
-        (0.5, "is half of one direction", "the whole figure per direction"),
-        (GIB_OVER_GB, "mixes up GiB/s and GB/s", "the decimal figure, GB/s"),
-        (1 / GIB_OVER_GB, "mixes up GB/s and GiB/s", "the decimal figure, GB/s"),
-        (2 * GIB_OVER_GB, "counts both directions, in GiB/s", "half of it, in GB/s"),
-        (8.0, "takes bits for bytes", "Gb/s, or an eighth of it in GB/s"),
-        (0.125, "takes bytes for bits", "GB/s, or eight times as much in Gb/s"),
-    ):
-        if abs(ratio / factor - 1.0) < 0.004:
-            return what, fix
-    return None
-
-
 def standard(generation: str) -> tuple[Standard, float] | None:
     """The standard that `generation` names, and its bytes/s per direction; None for an unknown one.
 
@@ -179,9 +164,9 @@ def bandwidth_fault(generation: str, bandwidth: float, where: str) -> Fault | No
     rules, true = found
     if any(abs(bandwidth / (true * part) - 1.0) < 1e-3 for part in rules.payload):
         return None
-    slips = (_slip(bandwidth / (true * part)) for part in rules.payload)
+    slips = (slip(bandwidth / (true * part)) for part in rules.payload)
     wrong = ("is not that of its standard", "the figure of the standard, or another generation")
-    what, fix = next((slip for slip in slips if slip is not None), wrong)
+    what, fix = next((found for found in slips if found is not None), wrong)
     why = f"{generation} has {units.format_bandwidth(true)} per direction: {rules.source}"
     return Fault(f"bandwidth {units.format_bandwidth(bandwidth)} {what}", where, why, fix)
 
@@ -262,6 +247,9 @@ def device_faults(
     sources = data.get("sources") or {}
     faults = [f for f in (_source_fault(sources.get("datasheet"), at("sources", "datasheet")),) if f]
     faults += _unit_faults(data, at)
+    # A unit that is mixed up is named already: its bandwidth fits no memory either.
+    named = {fault.where for fault in faults}
+    faults += [fault for fault in physical.device_faults(data, at) if fault.where not in named]
     if data.get("kind") != "gpu":
         return faults
     peaks = {dtype: units.parse_flops(text) for dtype, text in data["peak_flops"].items()}
@@ -374,5 +362,5 @@ def close(value: float, datasheet: float) -> str:
         return "is no number"
     if abs(value / datasheet - 1.0) <= 0.01:
         return ""
-    slip = _slip(value / datasheet)
-    return slip[0] if slip else "differs"
+    found = slip(value / datasheet)
+    return found[0] if found else "differs"

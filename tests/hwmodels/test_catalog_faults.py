@@ -337,3 +337,73 @@ def test_the_schemas_are_the_ones_that_load() -> None:
     """What the checks read is what the catalog reads: both come from the same models."""
     assert set(LinkFile.model_fields) >= {"generation", "bandwidth", "source", "beyond"}
     assert set(DeviceFile.model_fields) >= {"peak_flops", "memory", "memory_bandwidth", "sources"}
+
+
+QUANTITIES = ("memory", "memory_bandwidth", "l2", "tdp", "launch")
+SLIPS = [
+    (name, key, factor)
+    for name in catalog.device_names()
+    for key in QUANTITIES
+    if key in yaml.safe_load(catalog.text("devices", name))
+    # A prefix that is off, of powers of 2 for capacities; and for bandwidths also the slips of directions and bits.
+    for factor in ((1024.0, 1 / 1024.0) if key in ("memory", "l2") else (1000.0, 0.001))
+    + ((2.0, 0.5, 8.0, 0.125) if key == "memory_bandwidth" else ())
+]
+UNSEEN = {("cpu-core", "memory", 1024.0), ("cpu-core", "l2", 1024.0), ("cpu-core", "memory_bandwidth", 0.5)}
+"""A host may have 8 TiB of memory and 4 GiB of cache over all its cores, and a core draw 6 GB/s."""
+
+
+@pytest.mark.parametrize(("name", "key", "factor"), SLIPS)
+def test_a_number_that_no_device_can_have(name: str, key: str, factor: float) -> None:
+    found = faults("devices", name, lambda d: d.update({key: scaled(str(d[key]), factor)}))
+    if (name, key, factor) in UNSEEN:
+        assert found == []
+        return
+    # An L4 in kW is 72 kW; 300 GB/s doubled is 600, which no 192 bit of 12.5 Gb/s give.
+    assert named(found, f"catalog/devices/{name}.yaml:", key, ""), found
+    assert len([f for f in found if f": {key}: " in f]) == 1, found
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "words"),
+    [
+        # An H100 has 5120 bit x 5.23 Gb/s = 3350 GB/s, 80 GiB, 50 MiB, 700 W.
+        ("memory_bandwidth", "6700GB/s", "is doubled"),
+        ("memory_bandwidth", "1675GB/s", "is halved"),
+        ("memory_bandwidth", "3350MB/s", "below anything that is built"),
+        ("memory_bandwidth", "3.35GB/s", "below anything that is built"),
+        ("memory_bandwidth", "3350Gb/s", "takes bytes for bits"),
+        ("memory_bandwidth", "2700GB/s", "is of no memory of hopper"),
+        ("memory", "80MiB", "below anything that is built"),
+        ("l2", "50GiB", "above anything that is built"),
+        ("l2", "50KiB", "below anything that is built"),
+        ("tdp", "700kW", "above anything that is built"),
+        ("launch", "5s", "above anything that is built"),
+        ("launch", "5ms", "above anything that is built"),
+    ],
+)
+def test_slips_of_an_h100(key: str, text: str, words: str) -> None:
+    found = faults("devices", "h100-sxm-80gb", lambda d: d.update({key: text}))
+    assert len(found) == 1 and named(found, "catalog/devices/h100-sxm-80gb.yaml:", f": {key}: ", words), found
+
+
+@pytest.mark.parametrize("factor", [1000.0, 0.001])
+@pytest.mark.parametrize("name", [n for n in catalog.device_names() if n != "cpu-core"])
+def test_peaks_off_by_a_prefix(name: str, factor: float) -> None:
+    """All of them together, so that their ratios stay: every one is named."""
+
+    def change(d: dict[str, dict[str, str]]) -> None:
+        d["peak_flops"] = {t: scaled(p, factor) for t, p in d["peak_flops"].items()}
+
+    found = faults("devices", name, change)
+    for dtype in yaml.safe_load(catalog.text("devices", name))["peak_flops"]:
+        assert named(found, f"catalog/devices/{name}.yaml:", f"peak_flops.{dtype}: ", "anything that is built"), found
+
+
+def test_a_generation_without_a_known_memory_is_held_to_its_peaks() -> None:
+    # 989.4 TFLOP/s with 3.35 TB/s are 3.4e-3 bytes per FLOP; ten times less is below what parts have (1.2e-3).
+    def change(d: dict[str, object]) -> None:
+        d.update(generation="next", memory_bandwidth="335GB/s")
+
+    assert named(faults("devices", "h100-sxm-80gb", change), "catalog/", "memory_bandwidth", "bytes per 16-bit FLOP")
+    assert faults("devices", "h100-sxm-80gb", lambda d: d.update(generation="next")) == []
