@@ -117,6 +117,13 @@ _PRESETS: dict[str, FrameworkPreset] = {
         replace(
             _DEEPSPEED,
             name="deepspeed-2022",
+            kernel_s=HostConstant(
+                55e-6,
+                "least mean absolute error over bloom_a100, vtrain_a100_multi and vtrain_a100_single, 48 evenly spaced "
+                "rows each, in steps of 5-15 us (planner.compare.host_fit); more constants gain nothing",
+                144,
+                0.138,
+            ),
             scalings=(),
             attention="unfused-fused-softmax",
             dropout=True,
