@@ -67,18 +67,61 @@ def _walk(node: yaml.Node, path: tuple[str | int, ...], marks: Marks, faults: li
             _walk(value, child, marks, faults, file)
 
 
+MOST_NODES = 1_000_000
+"""Values of a file once its aliases are written out: a few lines of aliases of aliases can stand for billions."""
+
+
+def _refuse_loops(root: yaml.Node, file: str) -> None:
+    """InputError where an alias stands inside of what it names, or where aliases multiply without bound.
+
+    Depth first without recursion: `sizes` holds the number of values below each node that is finished, `open_` the
+    nodes on the way to the current one, of which an alias may name none.
+    """
+    sizes: dict[int, int] = {}
+    open_: set[int] = set()
+    stack: list[tuple[yaml.Node, bool]] = [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        below = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else (
+            list(node.value) if isinstance(node, yaml.SequenceNode) else []
+        )  # fmt: skip
+        if done:
+            open_.discard(id(node))
+            sizes[id(node)] = 1 + sum(sizes[id(part)] for part in below)
+            if sizes[id(node)] > MOST_NODES:
+                why = f"it stands for more than {MOST_NODES:,} values"
+                where = f"{file}:{node.start_mark.line + 1}"
+                raise InputError(Fault("aliases multiply", where, why, "the values themselves, without aliases"))
+            continue
+        if id(node) in sizes:
+            continue
+        open_.add(id(node))
+        stack.append((node, True))
+        for part in below:
+            if id(part) in open_:
+                where = f"{file}:{part.start_mark.line + 1}"
+                why = "a value cannot hold itself"
+                raise InputError(Fault("an anchor is named inside of itself", where, why, "the value in its place"))
+            stack.append((part, False))
+
+
 def parse(text: str, file: str) -> tuple[Any, Marks]:
     """Plain data and the line of every key.
 
     Raises
     ------
     InputError
-        For broken YAML (with line and column), an empty file, or a key that is given twice.
+        For broken YAML (with line and column), an empty file, a key that is given twice, an alias inside of what it
+        names, aliases that multiply beyond `MOST_NODES`, or a file that is nested deeper than Python's stack.
     """
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
+        if node is not None:
+            _refuse_loops(node, file)
         data = loader.construct_document(node) if node is not None else None
+    except RecursionError:
+        raise InputError(Fault("is nested too deeply", file, fix="fewer levels of lists and mappings")) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark is not None else file
@@ -118,6 +161,36 @@ _FIXES = {
     "tuple_type": "a list",
 }
 
+_MEMBER = re.compile(r"(?P<text>constrained-str|str)|dict\[.*\]|[A-Z]\w*")
+"""What pydantic puts into the place of a fault for a member of a union: a name, or the mapping that it stands for."""
+
+
+def _place(loc: tuple[Any, ...], data: Any) -> tuple[tuple[str | int, ...], str]:
+    """The keys of `loc` without pydantic's own words, and the member of a union that it ends with ("" for none)."""
+    keys: list[str | int] = []
+    member, here = "", data
+    for part in loc:
+        if not isinstance(part, (str, int)) or str(part).startswith("function-"):
+            continue
+        if isinstance(part, str) and _MEMBER.fullmatch(part) and not (isinstance(here, dict) and part in here):
+            member = part
+            continue
+        keys.append(part)
+        member = ""
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            here = None
+    return tuple(keys), member
+
+
+def _of_another_member(member: str, given: Any) -> bool:
+    """Whether a fault only says that a value is of another member of its union: a name is none for a mapping."""
+    match = _MEMBER.fullmatch(member) if member else None
+    if match is None:
+        return False
+    return isinstance(given, dict) if match.group("text") else isinstance(given, str)
+
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
@@ -136,16 +209,26 @@ def _way_out(kind: str, context: dict[str, Any]) -> str:
     return "a value of the kind that is named"
 
 
+def _shown(given: Any) -> str:
+    return repr(given) if len(repr(given)) < 60 else type(given).__name__
+
+
 def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema:
     """`data` as `schema`; InputError with all faults, each with file, line and key."""
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        faults = []
+        faults: list[Fault] = []
         for item in error.errors(include_url=False):
-            loc = tuple(p for p in item["loc"] if isinstance(p, (str, int)) and not str(p).startswith("function-"))
+            loc, member = _place(item["loc"], data)
             kind, given = item["type"], item.get("input")
-            if kind == "extra_forbidden":
+            if _of_another_member(member, given):
+                continue
+            if member and not isinstance(given, (dict, str)):
+                neither = Fault(f"value {_shown(given)}", where(file, loc, marks), "it is neither a name nor a mapping",
+                                "a name, or a mapping of keys")  # fmt: skip
+                faults += [neither] if neither not in faults else []
+            elif kind == "extra_forbidden":
                 fields = ", ".join(schema.model_fields) if len(loc) == 1 else ""
                 fix = f"remove it, or one of {fields}" if fields else _FIXES[kind]
                 faults.append(Fault(f"unknown key {loc[-1]!r}", where(file, loc, marks), "", fix))
@@ -157,10 +240,9 @@ def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema
                 if inner:
                     faults += [Fault(f.what, where(file, loc, marks), f.why, f.fix) for f in inner]
                 else:
-                    shown = repr(given) if len(repr(given)) < 60 else type(given).__name__
                     why = item["msg"][:1].lower() + item["msg"][1:]
                     fix = _way_out(kind, item.get("ctx", {}))
-                    faults.append(Fault(f"value {shown}", where(file, loc, marks), why, fix))
+                    faults.append(Fault(f"value {_shown(given)}", where(file, loc, marks), why, fix))
         raise InputError(faults) from None
 
 

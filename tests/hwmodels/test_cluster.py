@@ -193,3 +193,62 @@ def test_scientific_numbers_are_numbers() -> None:
     data, marks = yamlfile.parse("a: 1e-6\nb: 2.5E3\nc: 1e6\n", "x.yaml")
     assert data == {"a": 1e-6, "b": 2500.0, "c": 1e6}
     assert marks["c",] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: &a [*a]\n", 1),
+        ("b: 1\na: &a {b: 1, <<: *a}\n", 2),
+        ("x:\n  y: &y\n    z: [1, {w: *y}]\n", 2),
+        ("&r\nx: *r\n", 1),
+    ],
+)
+def test_an_alias_that_holds_itself(text: str, line: int) -> None:
+    """The line is that of the anchor."""
+    with pytest.raises(InputError, match="an anchor is named inside of itself") as error:
+        yamlfile.parse(text, "x.yaml")
+    assert str(error.value).startswith(f"x.yaml:{line}: ")
+
+
+def test_aliases_side_by_side_are_values() -> None:
+    assert yamlfile.parse("a: &a [1]\nb: *a\nc: [*a, *a]\n", "x.yaml")[0] == {"a": [1], "b": [1], "c": [[1], [1]]}
+    # Each line doubles the one before: 2^41 ones in 41 lines.
+    lines = ["a0: &a0 [1, 1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(40))]
+    with pytest.raises(InputError, match=r"x.yaml:\d+: aliases multiply"):
+        yamlfile.parse("\n".join(lines), "x.yaml")
+    with pytest.raises(InputError, match="x.yaml"):
+        yamlfile.parse("a: " + "[" * 100_000 + "]" * 100_000, "x.yaml")
+
+
+INLINE = """name: mine
+pools: [{device: %s, gpus_per_node: 8, nodes: 4}]
+fabric:
+  intra_node: %s
+context: 1GiB
+context_source: my notes of 2026
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "link", "faults"),
+    [
+        # A mapping is read as the mapping, a word as a name, anything else is neither: each fault once, no more.
+        ("h100-sxm-80gb", "{name: x, kind: pcie, bandwidth: 1GB/s, latency: 1us, sourc: mine}",
+         ["x.yaml:4: fabric.intra_node: key 'source' is missing", "x.yaml:4: fabric.intra_node.sourc: unknown key"]),
+        ("h100-sxm-80gb", "{name: x, kind: pcie, bandwidth: 1, latency: 1us, source: my own notes}",
+         ["x.yaml:4: fabric.intra_node.bandwidth: bandwidth 1 has no unit"]),
+        ("[1]", "nvlink4", ["x.yaml:2: pools[0].device: value [1] (it is neither a name nor a mapping)"]),
+        ("h100-sxm-80gb", "5", ["x.yaml:4: fabric.intra_node: value 5 (it is neither a name nor a mapping)"]),
+        ("h100-sxm-80gb", "", ["x.yaml:4: fabric.intra_node: value None (it is neither a name nor a mapping)"]),
+        ("''", "nvlink4", ["x.yaml:2: pools[0].device: value ''"]),
+    ],
+)  # fmt: skip
+def test_a_name_or_a_mapping(device: str, link: str, faults: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        clusters.parse(INLINE % (device, link), "x.yaml")
+    found = [str(fault) for fault in error.value.faults]
+    assert len(found) == len(faults), found
+    for fault, start in zip(sorted(found), sorted(faults), strict=True):
+        assert fault.startswith(start), (fault, start)
+        assert "constrained" not in fault and "LinkFile" not in fault
