@@ -34,10 +34,11 @@ demo: $(STAMP)  ## measure this machine, search, run three plans for real, compa
 	$(PY) -m planner scenario tiny-llama-cpu --calibrate --out $(OUT)/demo
 
 test: $(STAMP) lint types imports  ## lint, types, import directions and the fast tests
-	$(PY) -m pytest -m "not slow" $(PYTEST)
+	$(PY) -m pytest -m "not slow" -n auto --dist loadfile $(PYTEST)
 
 test-all: $(STAMP) lint types imports  ## all of that and the slow tests
-	$(PY) -m pytest $(PYTEST)
+	$(PY) -m pytest -m "not slow" -n auto --dist loadfile $(PYTEST)
+	$(PY) -m pytest -m slow $(PYTEST)
 
 test-slow: $(STAMP)
 	$(PY) -m pytest -m slow $(PYTEST)
