@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="DEVICE|LINK", help="A name of the catalog, e.g. h100-sxm-80gb.")],
+    name: Annotated[str, typer.Argument(metavar="DEVICE|LINK", help="A name of the catalog, or as files spell it: h100.")],
     law: Annotated[
         str | None, typer.Option("--law", metavar="PREFIX", help="Only coefficients that start so, e.g. gemm.bf16.")
     ] = None,
@@ -28,8 +28,14 @@ def show(
 ) -> None:
     """Print what the catalog says of `name`, and where each number comes from."""
     from hwmodels import catalog
-    from hwmodels.cli.output import print_json, print_pairs, print_table, say
+    from hwmodels.cli.output import note, print_json, print_pairs, print_table, say
+    from hwmodels.spelling import device_of
 
+    asked = name
+    if name not in (*catalog.device_names(), *catalog.network_names()):
+        name = device_of(asked) or asked
+        if name != asked:
+            note(f"{asked} is read as {name}, as in measured files")
     if name in catalog.device_names():
         member: Device | Link = catalog.device(name)
         kind, facts = "device", device_facts(catalog.device(name))
@@ -70,14 +76,19 @@ def coefficient(c: Coefficient) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def nearest(name: str) -> str:
-    """Names of the catalog that are most like a mistyped one."""
-    from difflib import get_close_matches
+def nearest(name: str, most: int = 6, least: float = 0.6) -> str:
+    """Names of the catalog that are most like a mistyped one, whole or in their first letters (``h101``)."""
+    from difflib import SequenceMatcher
 
     from hwmodels import catalog
 
+    def likeness(known: str) -> float:
+        parts = (known, known[: len(name)])
+        return max(SequenceMatcher(None, name.lower(), part).ratio() for part in parts)
+
     known = [*catalog.device_names(), *catalog.network_names()]
-    return "one of " + ", ".join(get_close_matches(name, known, n=6, cutoff=0.4) or known)
+    near = sorted((k for k in known if likeness(k) >= least), key=likeness, reverse=True)
+    return "one of " + ", ".join(near[:most] or known)
 
 
 def device_facts(device: Device) -> Mapping[str, Any]:

@@ -235,7 +235,9 @@ def test_every_fault_is_told_at_once(call: Callable[..., Done], tmp_path: Path) 
         (["fit"], "no folder of measured files is named"),
         (["fit", "--data", ".", "--only", "gems"], "law 'gems' is unknown"),
         (["fit", "--data", ".", "--only", "gemm"], "no such file"),
-        (["show", "h100-sxm"], "h100-sxm-80gb"),
+        (["show", "h101"], "Try: one of h100-"),
+        (["show", "h101-sxm-80gb"], "Try: one of h100-sxm-80gb"),
+        (["show", "nvlnk4"], "Try: one of nvlink4"),
         (["show", "h100-sxm-80gb", "--law", "gems"], "no coefficient that starts with 'gems'"),
         (["check", "none.yaml"], "none.yaml"),
     ],
@@ -265,6 +267,16 @@ def test_show_gives_value_source_and_rows(call: Callable[..., Done]) -> None:
     assert all(row["transferred"] is False for row in rows if row["rows"] >= 20)
     text = call("show", "h100-sxm-80gb").out
     assert "laws in use" in text and "[1] " in text
+
+
+@pytest.mark.parametrize(
+    ("word", "name"), [("h100", "h100-sxm-80gb"), ("A100-SXM4-40GB", "a100-sxm-40gb"), ("h200_sxm", "h200-sxm-141gb")]
+)
+def test_show_takes_the_names_of_measured_files(call: Callable[..., Done], word: str, name: str) -> None:
+    done = call("show", word, "--json")
+    assert done.code == 0 and json.loads(done.out)["name"] == name
+    assert f"{word} is read as {name}" in done.err
+    assert "is read as" not in call("show", name).err
 
 
 def test_show_says_that_a_law_is_transferred(call: Callable[..., Done]) -> None:

@@ -215,9 +215,9 @@ def test_aliases_side_by_side_are_values() -> None:
     assert yamlfile.parse("a: &a [1]\nb: *a\nc: [*a, *a]\n", "x.yaml")[0] == {"a": [1], "b": [1], "c": [[1], [1]]}
     # Each line doubles the one before: 2^41 ones in 41 lines.
     lines = ["a0: &a0 [1, 1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(40))]
-    with pytest.raises(InputError, match=r"x.yaml:\d+: aliases multiply"):
+    with pytest.raises(InputError, match=r"x\.yaml:\d+: aliases multiply"):
         yamlfile.parse("\n".join(lines), "x.yaml")
-    with pytest.raises(InputError, match="x.yaml"):
+    with pytest.raises(InputError, match=r"x\.yaml"):
         yamlfile.parse("a: " + "[" * 100_000 + "]" * 100_000, "x.yaml")
 
 
