@@ -43,7 +43,8 @@ def _pairs(layouts: LayoutBatch, nodes: ArrayLike) -> GroupShape:
     """Two ranks of two pipeline stages, in one node or in two, while all pairs of the stages are busy: (b,)."""
     _, stride = layouts.axis("pp")
     count = np.broadcast_to(np.asarray(nodes, dtype=np.int64), stride.shape)
-    return GroupShape(2 // count, count, stride)
+    # Within a node it does not matter how far apart they lie, and a batch holds strides that no node does.
+    return GroupShape(2 // count, count, np.where(count > 1, stride, 1))
 
 
 def sends(

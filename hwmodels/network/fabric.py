@@ -245,10 +245,11 @@ class Fabric:
         Raises
         ------
         InputError
-            When a group has more ranks in a node, or more nodes, than there are, or fewer than one.
+            When a group has more ranks in a node, or more nodes, than there are, or fewer than one, or when its
+            ranks lie so far apart that a node does not hold them.
         """
         faults = []
-        ranks, nodes = np.asarray(shape.ranks_per_node), np.asarray(shape.nodes)
+        ranks, nodes, stride = (np.asarray(a) for a in (shape.ranks_per_node, shape.nodes, shape.stride))
         if ranks.size and int(ranks.max()) > self.gpus_per_node:
             why = f"a node has {self.gpus_per_node} GPUs"
             faults.append(
@@ -259,6 +260,17 @@ class Fabric:
             faults.append(Fault(f"a group spans {int(nodes.max())} nodes", "group", why, "a smaller group"))
         if (ranks.size and int(ranks.min()) < 1) or (nodes.size and int(nodes.min()) < 1):
             faults.append(Fault("a group has no members", "group", fix="at least one rank and one node"))
+        elif stride.size and int(stride.min()) < 1:
+            why = "neighbours of a group are distinct ranks"
+            faults.append(Fault(f"a group has stride {int(stride.min())}", "group", why, "a stride of 1 or more"))
+        elif not faults and ranks.size and stride.size:
+            far = (ranks > 1) & ((ranks - 1) * stride >= self.gpus_per_node)
+            if far.any():
+                each, apart = (int(np.broadcast_to(a, far.shape)[far].flat[0]) for a in (ranks, stride))
+                what = f"a group has {each} ranks in a node, {apart} apart"
+                fix = f"at most {-(-self.gpus_per_node // apart)} ranks in a node, or a stride below "
+                fix += f"{-(-self.gpus_per_node // (each - 1))}"
+                faults.append(Fault(what, "group", f"a node has {self.gpus_per_node} GPUs", fix))
         if faults:
             raise InputError(faults)
 

@@ -139,7 +139,7 @@ def test_collectives_on_every_fabric(
     """Zero for one rank and no bytes, never under the bandwidth bound, and longer for more bytes; a group that the
     fabric cannot hold is refused with its count."""
     fabric, group = FABRICS[which], shape(ranks, nodes, stride)
-    if ranks > fabric.gpus_per_node or nodes > fabric.nodes:
+    if ranks > fabric.gpus_per_node or nodes > fabric.nodes or (ranks - 1) * stride >= fabric.gpus_per_node:
         with pytest.raises(InputError, match=r"a group (has|spans)"):
             collectives.seconds(fabric, op, nbytes, group)
         return
