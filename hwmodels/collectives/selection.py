@@ -17,6 +17,9 @@ from hwmodels.network import Fabric
 FORCED = ("ring", "tree", "nvls", "hierarchical")
 """What `algorithm` may name beside the custom kernels; ``hierarchical``: the better of tree and NVLSTree over nodes."""
 
+MEASURED_RANKS = (2.0, 4.0, 8.0)
+"""Groups inside a node whose jumps between protocols were measured."""
+
 Choice = tuple[str, str]
 
 
@@ -66,11 +69,27 @@ def within_nodes(
     """Seconds inside one node, and the index of the option that NCCL takes.
 
     The range of sizes of each option comes from the tuner; a regime is held at the end of its range for
-    larger sizes, so that time never falls.
+    larger sizes, so that time never falls. Groups of other sizes than `MEASURED_RANKS` may change protocol elsewhere
+    than the tuner's formula has it: they are priced at powers of two of the size, straight between in log-log space.
     """
-    link = fabric.intra
     if member.pairwise:
-        return _least([inside_seconds(member, link, nbytes, group, *c) for c in options])
+        return _least([inside_seconds(member, fabric.intra, nbytes, group, *c) for c in options])
+    rounded = ~np.isin(group.ranks, MEASURED_RANKS)
+    if len(options) == 1 or not rounded.any():
+        return _by_tuner(member, fabric, nbytes, group, options, force_switch)
+    below = 2.0 ** np.floor(np.log2(np.maximum(nbytes, 1e-9)))
+    low, high = (_by_tuner(member, fabric, size, group, options, force_switch)[0] for size in (below, 2.0 * below))
+    seconds, taken = _by_tuner(member, fabric, nbytes, group, options, force_switch)
+    part = np.log2(np.maximum(nbytes, 1e-9) / below)
+    smooth = np.maximum(low, 1e-30) ** (1.0 - part) * np.maximum(high, 1e-30) ** part
+    return np.where(rounded, smooth, seconds), taken
+
+
+def _by_tuner(
+    member: Collective, fabric: Fabric, nbytes: FloatArray, group: Group, options: Sequence[Choice], force_switch: bool
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """As `within_nodes`, with the jumps of every group where the tuner changes the protocol."""
+    link = fabric.intra
     names = ["nvls" if c[0] == "nvls" else c[1] for c in options]
     can = in_switch(member, link, group)
     ranges = tuner.ranges(member, link, group, names)
