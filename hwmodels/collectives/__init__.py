@@ -113,6 +113,23 @@ def _checked(member: Collective, impl: str, algorithm: str | None, skew: FloatAr
     return framework if engine or not framework else ""
 
 
+def _runs(group: Group, algorithm: str | None) -> None:
+    """Refuse algorithms that some group of a batch cannot run: nothing else is priced in their place.
+
+    Raises
+    ------
+    InputError
+        For a custom kernel over several nodes, and for ``hierarchical`` within one.
+    """
+    several, many = group.nodes > 1.5, group.size > 1.0
+    if algorithm in custom.SHOTS and bool(several.any()):
+        why = f"its GPUs read each other's memory in one node, and a group spans {group.nodes.max():g}"
+        raise InputError(Fault(f"algorithm {algorithm!r} cannot run", "collective", why, "ring, tree or nvls"))
+    if algorithm == "hierarchical" and bool((~several & many).any()):
+        why = "it joins levels of nodes, and a group lies in one"
+        raise InputError(Fault(f"algorithm {algorithm!r} cannot run", "collective", why, "ring, tree or nvls"))
+
+
 def _as_shipped(fabric: Fabric, op: str) -> Fabric:
     """The fabric with pairs over the network as NCCL's own settings leave them: fewer channels a peer than tuned."""
     if fabric.inter is None or not MEMBERS[op].pairwise:
@@ -181,6 +198,7 @@ def seconds(
     algorithm : {None, 'ring', 'tree', 'nvls', 'hierarchical', 'one_shot', 'two_shot'}
         Forces what NCCL would otherwise choose. ``tree``, ``nvls``, ``hierarchical`` and the custom ``one_shot`` and
         ``two_shot`` are all-reduces; ``nvls`` needs a fabric that has it, and groups too small for it run a ring.
+        Custom kernels run inside a node, ``hierarchical`` over several: other groups are refused.
     protocol : {None, 'll', 'll128', 'simple'}
         Forces the protocol.
     impl : str
@@ -204,9 +222,10 @@ def seconds(
     member, fabric = _member(op), _fabric(cluster_or_fabric)
     size, group, uneven = _arguments(fabric, nbytes, shape, skew)
     framework = _checked(member, impl, algorithm, uneven)
+    _runs(group, algorithm)
     fabric = _as_shipped(fabric, op) if impl.endswith("-default") else fabric
     found = _price(fabric, member, size * uneven, group, algorithm, protocol, framework).seconds
-    spread = relative_spread(fabric, op, size, group, framework)
+    spread = relative_spread(fabric, op, size, group, framework, "kernel" in impl.split("-"))
     if algorithm is None and protocol is None and not framework and op in fabric.tables:
         law = np.where(group.nodes > 1.0, 0.0, found)
         inside, curve_spread = curves.replace(fabric, op, size * uneven, group, law)
@@ -237,6 +256,7 @@ def chosen(
     member, fabric = _member(op), _fabric(cluster_or_fabric)
     size, group, uneven = _arguments(fabric, nbytes, shape, 1.0)
     framework = _checked(member, impl, algorithm, uneven)
+    _runs(group, algorithm)
     fabric = _as_shipped(fabric, op) if impl.endswith("-default") else fabric
     taken = _price(fabric, member, size, group, algorithm, protocol, framework).taken
     return np.where((group.size > 1.0) & (size > 0), taken, "")

@@ -77,6 +77,7 @@ BETWEEN: Mapping[str, Coefficient] = {
     "pair.rate": _assumed(0.02, "small messages of one pair over one channel"),
     "pair.bulk_hop": _assumed(10e-6, "one network hop of Simple"),
     "overlap_loss": _assumed(0.1, "pipelining inside and between nodes is not perfect"),
+    "least_ranks": _assumed(8.0, "fewest ranks a node of the rings measured: full nodes, but for two systems"),
 }
 """Between nodes. Hops are taken beyond `Link.latency_s`, which each adds."""
 

@@ -23,7 +23,9 @@ Over nodes the latencies of both levels add, and the transfers overlap but for a
 
     t = latency + steps hop + net_steps (net_hop + port latency) + max(B, B_net) + loss min(B, B_net)
 
-``B_net`` is the bytes out of the fullest node over the group's share of its ports. All-reduce is the least of ring,
+``B_net`` is the bytes out of the fullest node over the group's share of its ports. Rings were measured on full nodes,
+where links inside may be what bounds them: of fewer ranks a node, none reaches more of a port than a send-recv of
+one rank did there (`port_share`). All-reduce is the least of ring,
 tree (a chain inside nodes, log2 N hops between them) and NVLSTree; there, NCCL's choice is taken as the least cost,
 because its estimate for networks holds constants of the host (CPU vendor, NIC latency) that no catalog states.
 Every part increases with `b`, and efficiencies are at most 1, so nothing beats the bandwidth bound.
@@ -41,6 +43,8 @@ from hwmodels.network import Fabric, Link
 PROTOCOLS = ("ll", "ll128", "simple")
 ALGORITHMS = ("ring", "tree", "nvls", "pairs")
 LL_CHUNK_BYTES = 4096.0
+NIC_KINDS = ("infiniband", "roce", "efa", "ethernet")
+"""Kinds of network ports; a torus or a host has one rank a node by nature."""
 
 
 def fill(link: Link, op: str, group: Group) -> FloatArray:
@@ -54,6 +58,25 @@ def fill(link: Link, op: str, group: Group) -> FloatArray:
 
 def _share(value: float) -> float:
     return min(max(value, 1e-9), 1.0)
+
+
+def few_ranks(link: Link, op: str, group: Group) -> FloatArray:
+    """How far a group's ranks a node are from those measured: 0 from ``least_ranks`` on, 1 for one rank."""
+    least = between(link, op, "least_ranks")
+    if least <= 1.0 or link.kind not in NIC_KINDS or op == "send_recv":
+        return np.zeros(np.shape(group.ranks))
+    return np.asarray(1.0 - np.clip(np.log2(np.maximum(group.ranks, 1.0)) / np.log2(least), 0.0, 1.0))
+
+
+def port_share(link: Link, op: str, share: float, group: Group) -> FloatArray:
+    """Share of its network ports that a group reaches: `share` where so many ranks a node were measured.
+
+    One rank a node reaches at most what a send-recv of one rank does on the same kind of port (36 of 50 GB/s on NDR),
+    those between are interpolated in the logarithm of the ranks: no group is priced at a rate that none was seen at.
+    """
+    one = min(_share(between(link, "send_recv", "pair.efficiency")), _share(share))
+    few = few_ranks(link, op, group)
+    return np.asarray(few * one + (1.0 - few) * _share(share))
 
 
 def steps(member: Collective, group: Group, algorithm: str) -> tuple[FloatArray, FloatArray]:
@@ -170,7 +193,7 @@ def across_seconds(
     share = between(link, op, f"{p}.efficiency")
     if algorithm == "ring" and p == "simple":
         share = between(link, op, "ring.efficiency")
-    crossing = nbytes * out / (rail * _share(share))
+    crossing = nbytes * out / (rail * port_share(link, op, share, group))
     latency = latency + net_hops * (between(link, op, f"{p}.hop") + link.latency_s)
     return np.asarray(latency + tail + _together(moved, crossing, loss))
 
@@ -189,7 +212,8 @@ def _pairs_across(
         far = start + between(link, op, "pair.hop")
         rate = _share(between(link, op, "pair.rate")) * fabric.port_bandwidth
         return np.asarray(np.maximum(near, far + np.maximum(nbytes / _messages(member, group) / rate, floor)))
-    bulk = start + between(link, op, "pair.bulk_hop") + floor / _share(between(link, op, "pair.efficiency"))
+    share = port_share(link, op, between(link, op, "pair.efficiency"), group)
+    bulk = start + between(link, op, "pair.bulk_hop") + floor / share
     return np.asarray(np.maximum(near, bulk))
 
 

@@ -55,6 +55,8 @@ from hwmodels.network import Link
 from hwmodels.validation.scored import HeldOut
 
 FILE = "collectives_measured.csv"
+FULL_NODE = 8.0
+"""GPUs of a full node."""
 
 
 def taken_from(name: str) -> str:
@@ -176,12 +178,24 @@ def _block(name: str, what: str, free: Sequence[Free], values: FloatArray, error
     return Block("", f"least squares on {FILE}, {name}, {what}", int(errors.size), rms(errors), found)
 
 
-def _spreads(name: str, rows: Rows, errors: FloatArray, where: str) -> Block:
+def _two_thirds(rows: Rows, errors: FloatArray) -> float:
+    """Half-width that holds 68% of the rows, every system alike: one more system is as far off as they are apart."""
+    count = Counter(rows.words["system"].tolist())
+    weight = np.asarray([1.0 / count[s] for s in rows.words["system"].tolist()]) / len(count)
+    off = np.abs(np.exp(-errors) - 1.0)
+    order = np.argsort(off)
+    return float(np.interp(0.6827, np.cumsum(weight[order]), off[order]))
+
+
+def _spreads(name: str, rows: Rows, errors: FloatArray, where: str, kernel: str = "") -> Block:
     large = rows.numbers["bytes"] >= LARGE_BYTES
     values = {}
     for word, its in (("small", ~large), ("large", large)):
         told = int(its.sum()) >= FEW_ROWS
-        values[f"spread.{word}"] = rms(errors[its]) if told else max(rms(errors), FEW_SPREAD)
+        found = max(rms(errors[its]), _two_thirds(rows.take(its), errors[its])) if told else 0.0
+        if kernel:  # heavy tails: what holds two thirds is narrower than the root of the squares
+            found = _two_thirds(rows.take(its), errors[its]) if told else 0.0
+        values[f"spread.{kernel}{word}"] = found if told else max(rms(errors), FEW_SPREAD)
     return Block("", f"residuals on {FILE}, {name}, {where}", len(rows), 0.0, values)
 
 
@@ -282,6 +296,10 @@ def fit_inside(fitted: Fitted, name: str, rows: Rows) -> None:
         part = part if len(part) else rows.take(~custom)
         errors = np.log(predict(part, fitted) / (part.numbers["time_us"] * 1e-6))
         fitted.add(name, _spreads(name, part, errors, "inside a node"))
+        its = kernel & ~custom & np.isin(law, RINGS)
+        if its.any():
+            errors = np.log(predict(rows.take(its), fitted) / (rows.numbers["time_us"][its] * 1e-6))
+            fitted.add(name, _spreads(name, rows.take(its), errors, "kernel times inside a node", "kernel."))
     for framework in FRAMEWORKS:
         its = custom & np.asarray([impl.split("-")[0] == framework for impl in rows.words["impl"]])
         if its.sum() >= 20:
@@ -320,6 +338,10 @@ def fit_between(fitted: Fitted, name: str, rows: Rows) -> None:
     free: tuple[Free, ...] = (*NETWORK, *NETWORK_RING)
     if ring.any():
         part = rows.take(ring)
+        least = min(float(p.shape.ranks_per_node.min()) for p in batches(part))
+        if least < FULL_NODE:
+            source = f"fewest ranks a node of the rings of {FILE}, {name}"
+            fitted.add(name, Block("", source, len(part), 0.0, {"least_ranks": max(least, 1.0)}))
         if part.numbers["bytes"].min() > 2.0**24:
             free = tuple(f for f in free if f.name in ("simple.efficiency", "ring.efficiency"))
         values, errors = _solve(part, fitted, [name], free, {})

@@ -51,7 +51,7 @@ def test_contract(op: str, preset: str, data: st.DataObject) -> None:
     nodes = data.draw(st.integers(1, cluster.nodes))
     small = data.draw(st.floats(1.0, 1e10))
     large = small * data.draw(st.one_of(st.floats(1.0, 1.3), st.floats(1.0, 100.0)))
-    group = shape(ranks, nodes, data.draw(st.integers(1, 8)))
+    group = shape(ranks, nodes, data.draw(st.integers(1, (cluster.gpus_per_node - 1) // max(ranks - 1, 1) or 1)))
     impl = data.draw(st.sampled_from(IMPLS))
     skew = data.draw(st.floats(1.0, 8.0)) if op == "all_to_all" else 1.0
     estimate = collectives.seconds(cluster, op, [small, large], group, impl=impl, skew=skew)
@@ -72,7 +72,8 @@ def test_contract(op: str, preset: str, data: st.DataObject) -> None:
 @given(data=st.data())
 def test_forced_all_reduce_keeps_the_contract(algorithm: str, data: st.DataObject) -> None:
     cluster = clusters.load(data.draw(st.sampled_from(("dgx-h100:64", "hgx-b200:64"))))
-    group = shape(data.draw(st.integers(2, 8)), data.draw(st.integers(1, 64)))
+    fewest, most = (2, 64) if algorithm == "hierarchical" else (1, 1) if algorithm.endswith("_shot") else (1, 64)
+    group = shape(data.draw(st.integers(2, 8)), data.draw(st.integers(fewest, most)))
     small = data.draw(st.floats(1.0, 1e10))
     sizes = [small, small * data.draw(st.floats(1.0, 50.0))]
     first, second = collectives.seconds(cluster, "all_reduce", sizes, group, algorithm=algorithm).mid
@@ -312,6 +313,12 @@ def test_overlap_by_hand() -> None:
         ("all_reduce", 1, shape(9, 1), {}, "9 ranks in a node"),
         ("all_reduce", 1, shape(8, 65), {}, "65 nodes"),
         ("all_reduce", 1, shape(0, 1), {}, "no members"),
+        ("all_reduce", 1, shape(8, 1, 0), {}, "stride 0"),
+        ("all_reduce", 1, shape(2, 1, 8), {}, "2 ranks in a node, 8 apart.*a stride below 8"),
+        ("all_gather", 1, shape(8, 1, 8), {}, "8 ranks in a node, 8 apart"),
+        ("all_reduce", 1, shape(8, 4), {"algorithm": "one_shot"}, "spans 4.*ring, tree or nvls"),
+        ("all_reduce", 1, shape(8, 2), {"algorithm": "two_shot"}, "spans 2"),
+        ("all_reduce", 1, shape(8, 1), {"algorithm": "hierarchical"}, "lies in one.*ring, tree or nvls"),
         ("all_reduce", 1, shape(8, 1), {"algorithm": "butterfly"}, "cannot run"),
         ("all_gather", 1, shape(8, 1), {"algorithm": "nvls"}, "cannot run"),
         ("all_gather", 1, shape(8, 1), {"algorithm": "tree"}, "cannot run"),
@@ -363,3 +370,45 @@ def test_curves_between_and_beyond_measured_sizes() -> None:
     only_two = replace(toy(), tables={"all_reduce": {2: ((1.0, 1e-3),)}})
     # No curve for 4: three steps where two ranks take one.
     assert float(collectives.seconds(only_two, "all_reduce", 1.0, shape(4, 1)).mid) == pytest.approx(3e-3, rel=1e-9)
+
+
+def test_one_rank_a_node_reaches_no_more_than_a_send_recv() -> None:
+    # A port of 10 GB/s, rings at full rate of full nodes, a send-recv at 0.7 of it. One rank in each of two nodes: an
+    # all-reduce sends b out of each: 1 GB / 7 GB/s. Two ranks drive two ports (20 GB/s): a third of the way (log2 2 /
+    # log2 8) from 0.7 to 1, 0.8; the tree sends b out of a node too: 1 GB / 16 GB/s, longer than inside: 2 b at 100.
+    fabric = toy(send_recv__pair__efficiency=0.7)
+    one = collectives.seconds(fabric, "all_reduce", 1e9, shape(1, 2))
+    assert float(one.mid) == pytest.approx(1 / 7)
+    assert float(collectives.seconds(fabric, "all_reduce", 1e9, shape(2, 2)).mid) == pytest.approx(1 / 16)
+    full = collectives.seconds(fabric, "all_reduce", 1e9, shape(8, 2))
+    assert float(full.mid) == pytest.approx(1 / 40)  # 8 ranks over four ports
+    assert float(one.spread) == pytest.approx(float(full.spread) + 0.2)
+    known = toy(send_recv__pair__efficiency=0.7, least_ranks=1.0)
+    assert float(collectives.seconds(known, "all_reduce", 1e9, shape(1, 2)).mid) == pytest.approx(1 / 10)
+
+
+@pytest.mark.parametrize("preset", ["dgx-h100:16", "dgx-a100:16", "aws-p4d:16", "aws-p5:16", "hgx-b200:16"])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_no_group_of_few_ranks_is_priced_at_the_wire(preset: str, op: str) -> None:
+    group = shape(1, 2, 8)
+    price = collectives.seconds(clusters.load(preset), op, 2.0**34, group)
+    bound = float(collectives.bound(clusters.load(preset), op, 2.0**34, group))
+    assert 1.1 < float(price.mid) / bound < 4.0
+    assert float(price.spread) > 0.15
+
+
+@pytest.mark.parametrize("ranks", [3, 5, 6, 7])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_groups_never_measured_have_no_cliffs(op: str, ranks: int) -> None:
+    sizes = 2.0 ** np.arange(10, 32, 0.001)
+    for preset in ("dgx-a100", "dgx-h100", "hgx-b200"):
+        times = collectives.seconds(clusters.load(preset), op, sizes, shape(ranks, 1)).mid
+        steps = times[1:] / times[:-1]
+        assert steps.min() >= 1.0 and steps.max() < 1.005
+
+
+def test_kernel_times_are_less_sure() -> None:
+    cluster = clusters.load("dgx-a100:1")
+    plain = collectives.seconds(cluster, "all_reduce", 1e6, shape(8, 1)).spread
+    kernel = collectives.seconds(cluster, "all_reduce", 1e6, shape(8, 1), impl="torch-nccl-kernel").spread
+    assert float(kernel) >= float(plain) > 0
