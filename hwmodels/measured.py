@@ -28,6 +28,9 @@ COUNTS = frozenset(
 )  # fmt: skip
 """Columns that hold whole numbers."""
 
+OPTIONAL = frozenset(("notes", "source"))
+"""Words that a file may leave out: blank cells in every row."""
+
 REFERENCE = ("trtllm", "sglang")
 """Implementations timed in sustained runs (data/README, trap 6): what ``impl=""`` stands for."""
 
@@ -65,7 +68,7 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
     ----------
     path : str or Path
     numbers, words : sequence of str
-        Columns that must be there. A blank number is NaN.
+        Columns that must be there, but for the words of `OPTIONAL`. A blank number is NaN.
     positive : sequence of str
         Numbers that must be given, finite and > 0 in each row.
 
@@ -75,7 +78,7 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
         For a missing file, missing columns, or cells that are no numbers, negative, NaN or blank
         where they must not be: all faults at once, each with row and column.
     """
-    records = _records(Path(path), (*numbers, *words))
+    records = _records(Path(path), [c for c in (*numbers, *words) if c not in OPTIONAL])
     faults: list[Fault] = []
     values = {c: np.full(len(records), np.nan) for c in numbers}
     for i, (line, row) in enumerate(records):
@@ -100,7 +103,7 @@ def read(path: str | Path, numbers: Sequence[str], words: Sequence[str], positiv
         raise InputError(shortened(faults))
     return Rows(
         values,
-        {c: np.asarray([row[c] or "" for _, row in records], dtype=np.str_) for c in words},
+        {c: np.asarray([row.get(c) or "" for _, row in records], dtype=np.str_) for c in words},
         np.asarray([line for line, _ in records], dtype=np.int64),
     )
 

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def show(
-    name: Annotated[str, typer.Argument(metavar="DEVICE|LINK", help="A name of the catalog, or as files spell it: h100.")],
+    name: Annotated[str, typer.Argument(metavar="DEVICE|LINK", help="A name of the catalog, or as files say: h100.")],
     law: Annotated[
         str | None, typer.Option("--law", metavar="PREFIX", help="Only coefficients that start so, e.g. gemm.bf16.")
     ] = None,

@@ -20,10 +20,12 @@ FACTS = Path(__file__).resolve().parents[2] / "tests" / "validation" / "kernels"
 
 LIMITS = FACTS / "regression.json"
 
+HELP = "Score the laws against measured files; exits 1 where an error has grown, or no row at all can be predicted."
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("validate", help="Score the laws against measured files; exits 1 where an error has grown.")(validate)
+    app.command("validate", help=HELP)(validate)
 
 
 def validate(
@@ -83,8 +85,10 @@ def validate(
         print_json({**result, "regressions": worse})
     else:
         show(result)
-    if worse:
-        say_error("\n".join(worse))
+    for message in blind(result):
+        note(message)
+    if worse or (result["rows"] and not result["predicted"]):
+        say_error("\n".join(worse) or f"none of the {result['rows']} rows can be predicted: nothing was validated")
         return 1
     if tighten and kept is not None:
         note(f"limits lowered in {regression.tighten(found, kept)}")
@@ -166,6 +170,30 @@ def _write(
         from hwmodels.validation.plots import draw
 
         note(f"{len(draw(Cases.of(parts), plots))} plots written to {plots}")
+
+
+def blind(result: Any, most: int = 5) -> list[str]:
+    """A warning for each file of which no row is predicted, with the most frequent reasons.
+
+    Parameters
+    ----------
+    result : dict
+        Of `hwmodels.validation.summary`.
+    most : int
+        Reasons told of each file.
+    """
+    from hwmodels.validation import report
+
+    found = []
+    for entry in result["files"]:
+        if entry["predicted"] or not entry["rows"]:
+            continue
+        name = Path(entry["file"]).name
+        its = [item for item in result["skipped"] if item["id"].rpartition(":")[0] == name]
+        reasons = report.reasons({"skipped": its})[:most]
+        lines = [f"WARNING: {entry['file']}: 0 of {entry['rows']} rows predicted"]
+        found.append("\n".join(lines + [f"  {count} rows: {reason}" for count, reason in reasons]))
+    return found
 
 
 def command_line() -> str:

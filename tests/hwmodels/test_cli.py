@@ -174,6 +174,31 @@ def test_no_file_means_the_facts_of_the_checkout(
     assert done.code == 2 and "no file is named" in done.err
 
 
+def test_a_file_of_which_nothing_is_predicted(call: Callable[..., Done], tmp_path: Path) -> None:
+    other = "abacus,bfloat16,64,64,64,9,,,s\n"
+    path = gemm_file(tmp_path / "g.csv", other * 2 + "a100_sxm,int3,64,64,64,9,,,s\n")
+    done = call("validate", path)
+    assert done.code == 1 and "0 of 3 rows predicted" in done.err and "2 rows: device not in the catalog" in done.err
+    assert "none of the 3 rows can be predicted" in done.err
+    assert call("validate", path, "--json").code == 1
+    # Beside a file that is predicted it is a warning only.
+    good = gemm_file(tmp_path / "good.csv")
+    done = call("validate", path, good)
+    assert done.code == 0 and "WARNING: " in done.err and "g.csv: 0 of 3 rows" in done.err
+    assert "WARNING" not in call("validate", good).err
+
+
+def test_notes_and_source_may_be_left_out(call: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "bare.csv").write_text("gpu,dtype,m,n,k,time_us\na100_sxm,bfloat16,4096,4096,4096,600\n")
+    blank = gemm_file(tmp_path / "blank.csv", "a100_sxm,bfloat16,4096,4096,4096,600,,,\n")
+    bare, full = (json.loads(call("validate", p, "--json").out)["groups"] for p in ("bare.csv", blank))
+    assert bare == full and bare[0]["n"] == 1
+    columns = "system,n_gpus,n_nodes,op,bytes,time_us\n8xA100-SXM4-80GB NVSwitch,8,1,all_gather,1048576,40\n"
+    (tmp_path / "c.csv").write_text(columns)
+    done = call("validate", "c.csv", "--json")
+    assert done.code == 0 and json.loads(done.out)["predicted"] == 1
+
+
 # --- bad input
 
 
@@ -183,7 +208,7 @@ def with_cell(old: str, new: str) -> bytes:
 
 
 BAD = {
-    "columns": (b"gpu,dtype,m,n,k\na,b,1,2,3\n", "bad.csv:1: columns time_us, notes, source are missing"),
+    "columns": (b"gpu,dtype,m,n,k\na,b,1,2,3\n", "bad.csv:1: columns time_us are missing"),
     "negative": (with_cell("600", "-6"), "bad.csv:2: column time_us: value -6"),
     "nan": (with_cell("600", "nan"), "bad.csv:2: column time_us: value nan"),
     "infinite": (with_cell("600", "inf"), "bad.csv:2: column time_us: value inf"),
