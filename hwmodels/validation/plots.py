@@ -30,6 +30,10 @@ TICKS = (
     (7.0, (0.33, 0.5, 0.67, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0)),
     (np.inf, (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)),
 )
+EDGES = (0.1, 10.0)
+"""Ratios that the lower panel shows; a row beyond is a triangle at the edge, and the caption counts them."""
+
+BEYOND = "beyond the edge"
 LEAST_ROWS = 5
 """Fewer rows make no plot."""
 
@@ -93,21 +97,30 @@ def _dots(axis: Any, x: FloatArray, measured: FloatArray, predicted: FloatArray,
 
 
 def _ratio(axis: Any, x: FloatArray, cases: Cases, colour: str) -> None:
-    """Measured over predicted, one dot a row, on an axis that treats twice and half alike."""
-    axis.plot(x, cases.measured_s / cases.predicted_s, ".", color=colour, markersize=4, alpha=0.6)
+    """Measured over predicted, one dot a row, on an axis that treats twice and half alike; triangles beyond `EDGES`."""
+    ratio = cases.measured_s / cases.predicted_s
+    low, high = EDGES
+    for kept, marker in ((ratio < low, "v"), (ratio > high, "^")):
+        if kept.any():
+            edge = np.clip(ratio[kept], low, high)
+            axis.plot(x[kept], edge, marker, color=colour, markersize=6, alpha=0.9, clip_on=False, gid=BEYOND)
+    shown = (ratio >= low) & (ratio <= high)
+    axis.plot(x[shown], ratio[shown], ".", color=colour, markersize=4, alpha=0.6)
 
 
 def _finish_ratio(axis: Any, label: str) -> None:
     axis.axhline(1.0, color="#333333", linewidth=0.9)
     axis.set_yscale("log", base=2)
     low, high = axis.get_ylim()
-    axis.set_ylim(max(min(low, 0.66), 0.1), min(max(high, 1.5), 10.0))
+    axis.set_ylim(max(min(low, 0.66), EDGES[0]), min(max(high, 1.5), EDGES[1]))
     low, high = axis.get_ylim()
     shown = [t for t in next(ticks for most, ticks in TICKS if high / low <= most) if low <= t <= high]
     axis.set_yticks(shown, [f"{tick:g}" for tick in shown])
     axis.minorticks_off()
     axis.set_ylabel("measured time /\npredicted time")
-    axis.set_xlabel(label)
+    beyond = sum(len(line.get_xdata()) for line in axis.get_lines() if line.get_gid() == BEYOND)
+    rows = f"{beyond} row lies" if beyond == 1 else f"{beyond} rows lie"
+    axis.set_xlabel(f"{label}\n{rows} outside of {EDGES[0]:g} to {EDGES[1]:g}: triangles" if beyond else label)
 
 
 def _named(words: Words) -> Iterator[tuple[str, Any]]:

@@ -277,3 +277,30 @@ def test_broken_limits_are_refused(tmp_path: Path, content: object, words: str) 
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=words):
         regression.read(path)
+
+
+def test_rows_beyond_the_ratio_panel_are_drawn_at_its_edge() -> None:
+    pytest.importorskip("matplotlib", reason="the extra plots is not installed")
+    import matplotlib as mpl
+
+    from hwmodels.validation import plots
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    # Measured over predicted: 20 and 12 above, 0.05 below, 10 and 1 inside.
+    part = scored("gemm", [20.0, 12.0, 0.05, 10.0, 1.0], [1.0] * 5)
+    figure, axis = plt.subplots()
+    plots._ratio(axis, np.arange(1.0, 6.0), Cases.of([part]), "#000000")
+    plots._finish_ratio(axis, "size")
+    dots = [line for line in axis.get_lines() if line.get_marker() != "None"]
+    drawn = {str(line.get_marker()): line.get_ydata().tolist() for line in dots}
+    assert drawn == {"v": [0.1], "^": [10.0, 10.0], ".": [10.0, 1.0]}
+    assert axis.get_ylim() == (0.1, 10.0)
+    assert axis.get_xlabel() == "size\n3 rows lie outside of 0.1 to 10: triangles"
+    plt.close(figure)
+    figure, axis = plt.subplots()
+    plots._ratio(axis, np.arange(1.0, 3.0), Cases.of([scored("gemm", [1.0, 1.1], [1.0] * 2)]), "#000000")
+    plots._finish_ratio(axis, "size")
+    assert axis.get_xlabel() == "size"
+    plt.close(figure)
