@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hwmodels import catalog, measured
+from hwmodels import measured
 from hwmodels.estimate import FloatArray
 from hwmodels.fit.log_solve import pays, solve_log
-from hwmodels.fit.solve import Free, rms
+from hwmodels.fit.solve import Free, bare, rms
 from hwmodels.kernels.attention import NO_WINDOW, decode, prefill
 from hwmodels.kernels.attention.coefficients import ATTENTION_DEFAULTS, MODES, STEPS_APART, mode_of
 from hwmodels.kernels.attention.shapes import Hardware, Shapes, element_bytes
+from hwmodels.kernels.units import datasheet_block
 from hwmodels.laws import Block, Section
 from hwmodels.measured import Rows
 
@@ -117,7 +118,7 @@ def parts(rows: Rows, keep: NDArray[np.bool_]) -> list[Part]:
     for device, dtype, kv_dtype in sorted({c for c, k in zip(cells, keep, strict=True) if k}):
         its = keep & (w["device"] == device) & (w["law_dtype"] == dtype) & (w["law_kv_dtype"] == kv_dtype)
         mine = rows.take(its)
-        hardware = Hardware.of(catalog.device(str(device)), str(dtype), str(kv_dtype))
+        hardware = Hardware.of(bare(str(device)), str(dtype), str(kv_dtype))
         shapes = shapes_of(mine, str(dtype), str(kv_dtype))
         found.append(Part(str(device), shapes, hardware, mine.numbers["time_us"] * 1e-6))
     return found
@@ -345,7 +346,8 @@ class Fitter:
 
     def sections(self) -> dict[str, Section]:
         """The section of the generation, and one of each device that differs from it."""
-        found = {self.generation.section: Section(self.generation.devices, tuple(self.blocks))}
+        sizes = datasheet_block(bare(self.generation.devices[0]), ATTENTION_DEFAULTS["l2_per_sm"].value)
+        found = {self.generation.section: Section(self.generation.devices, (*self.blocks, sizes))}
         for name in self.generation.devices:
             own = []
             if name in self.rates:

@@ -19,7 +19,8 @@ from hwmodels.device import Device
 from hwmodels.estimate import FloatArray
 from hwmodels.fit.solve import Free, bare, rms, solve, with_coefficients
 from hwmodels.kernels.formats import Format, format_of
-from hwmodels.kernels.gemm import gemm_coefficient, gemm_seconds, grouped_gemm_seconds, is_large
+from hwmodels.kernels.gemm import CACHE_PER_SM, gemm_coefficient, gemm_seconds, grouped_gemm_seconds, is_large
+from hwmodels.kernels.units import datasheet_block
 from hwmodels.laws import Block, Section
 from hwmodels.measured import Rows
 from hwmodels.validation.scored import HeldOut
@@ -260,7 +261,8 @@ def fit_generation(
     if not blocks:
         return None
     present = tuple(d for d in GENERATIONS[generation] if d in set(mine.words["device"].tolist()))
-    return Section(present, (*blocks, *_grouped(rows, generation, fixed)))
+    sizes = datasheet_block(bare(present[0]), CACHE_PER_SM)
+    return Section(present, (*blocks, sizes, *_grouped(rows, generation, fixed)))
 
 
 def _grouped(rows: Rows, generation: str, fixed: Numbers) -> list[Block]:

@@ -43,6 +43,7 @@ from hwmodels.estimate import Estimate, FloatArray
 from hwmodels.kernels.formats import Format, format_of
 from hwmodels.kernels.gemm_cpu import CPU_DEFAULTS, cpu_seconds
 from hwmodels.kernels.tiles import tile_seconds
+from hwmodels.kernels.units import units_of
 
 _CHUNK = 8192
 """Elements worked on at a time: the temporaries stay in the core's cache."""
@@ -56,7 +57,10 @@ IMPLEMENTATION_SPREAD = 0.08
 trap 7)."""
 
 CACHE_PER_SM = 0.38 * 2**20
-"""Bytes of L2 for each SM of a device whose catalog entry states none: what A100 and H100 have."""
+"""Bytes of L2 for each SM where neither the catalog entry nor the laws state any: what A100 and H100 have."""
+
+UNKNOWN_UNITS = 100.0
+"""SMs over which sizes are spread, without waves, where neither the datasheet nor the laws say how many there are."""
 
 
 def _assumed(value: float, why: str) -> Coefficient:
@@ -130,9 +134,17 @@ def gemm_coefficient(device: Device, dtype: str, name: str, impl: str = "") -> C
     return _find(device, format_of(dtype), impl, name)
 
 
+def _cache_bytes(device: Device) -> float:
+    """Bytes of L2, by the SM where the datasheet does not say (`hwmodels.kernels.units`)."""
+    if device.l2_bytes:
+        return device.l2_bytes
+    each = device.coefficients.get("gemm.l2_per_sm")
+    return (each.value if each else CACHE_PER_SM) * (units_of(device, "gemm") or UNKNOWN_UNITS)
+
+
 def is_large(m: FloatArray, n: FloatArray, k: FloatArray, form: Format, device: Device) -> NDArray[np.bool_]:
     """Products that leave the cache: dims >= 256, and bytes > 4x L2 or flop > 1e10 (data/README, trap 6)."""
-    cache = device.l2_bytes or CACHE_PER_SM * (device.n_sm or 100)
+    cache = _cache_bytes(device)
     size = form.activation_bytes * m * k + form.weight_bytes * k * n + form.result_bytes * m * n
     least = np.minimum(np.minimum(m, n), k)
     return np.asarray((least >= 256) & ((size > 4.0 * cache) | (m * n * k > 0.5e10)))
@@ -159,10 +171,11 @@ def _numbers(device: Device, form: Format, impl: str) -> dict[str, float]:
     c |= {"peak": device.peak(form.peak), "bandwidth": device.memory_bandwidth, "tdp": device.tdp_w}
     c |= {"in": form.weight_bytes, "out": form.result_bytes}
     if device.kind == "gpu":
-        n_sm = float(device.n_sm or 100)
+        n_sm = units_of(device, "gemm")
         c |= {"a": form.activation_bytes, "b": form.weight_bytes, "element": form.element_bytes}
-        c["n_sm"] = float(device.n_sm)
-        c["l2"] = device.l2_bytes or CACHE_PER_SM * n_sm
+        c["n_sm"] = n_sm
+        n_sm = n_sm or UNKNOWN_UNITS
+        c["l2"] = _cache_bytes(device)
         c["stream"] = c["bandwidth"] * c["memory_efficiency"]
         c["cache_bandwidth"] = max(c["cache_per_sm"] * n_sm, c["stream"])
         plain = _find(device, format_of("bf16"), impl, "floor").value

@@ -26,8 +26,8 @@ def device(kind: str = "gpu", **numbers: float) -> Device:
     """100 TFLOP/s, 1 TB/s, 100 SMs, 1 MB of L2, and only the coefficients that are given."""
     coefficients = {name.replace("__", "."): Coefficient(v, "test", 1) for name, v in numbers.items()}
     return Device(
-        "toy", "test", kind, "toy", {"bf16": 100e12, "fp32": 50e12, "fp8": 200e12, "fp4": 4e14}, 8e9, 1e12, 1e6, 100, 100.0, 5e-6,
-        coefficients, {}, "B",
+        "toy", "test", kind, "toy", {"bf16": 100e12, "fp32": 50e12, "fp8": 200e12, "fp4": 4e14}, 8e9, 1e12, 1e6, 100,
+        100.0, 5e-6, coefficients, {}, "B",
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ each kernel of each generation takes, and which one stands in for a kernel that 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -34,6 +36,11 @@ __all__ = [
 
 DECODE_QUERIES = 16
 """Queries a sequence up to which a kernel may still be a decode kernel (speculative tokens fill one tile)."""
+FEW_QUERIES = 128
+"""Queries a sequence (a tile of a prefill kernel) up to which a call takes at least the decode step of one query.
+
+The two laws were fitted on different kernels, so the prefill law may undercut the decode law at their seam; a caller
+who does not say which kernel runs gets times that do not fall as the queries grow."""
 PHASES = ("", "prefill", "decode")
 LONG = 1024.0
 """Queries from which a prefill has the spread of long ones."""
@@ -86,8 +93,8 @@ def attention_seconds(
         V is the leading part of K (latent attention in absorbed form: one KV head, `qk_dim` 576, `v_dim`
         512): the cache is read once.
     phase : {'', 'prefill', 'decode'}
-        Which kernel; by default one query is a decode step, more are a prefill, and a few (to 16, of a longer
-        sequence) whichever is faster.
+        Which kernel; by default one query is a decode step, more are a prefill, a few (to 16) whichever is faster,
+        and up to `FEW_QUERIES` no less than the step of one.
 
     Returns
     -------
@@ -136,6 +143,11 @@ def _gpu(
         mid[its] = seconds
         short = (part.q_len < LONG) & (which == "forward")
         spread[its] = np.where(short, chosen.short_spread, chosen.spread)
+    few = many & (s.q_len <= FEW_QUERIES)
+    if not phase and not backward and few.any():
+        step = replace(s.take(few), q_len=np.ones(int(few.sum())))
+        chosen = choose(device, *kernel, "decode")
+        mid[few] = np.maximum(mid[few], decode.seconds(step, hardware, chosen.values))
     return Estimate.of(mid, spread)
 
 
@@ -155,4 +167,4 @@ def _decodes(s: Shapes, direction: str, phase: str) -> NDArray[np.bool_]:
         return np.zeros(s.q_len.shape, dtype=np.bool_)
     if phase == "decode":
         return np.ones(s.q_len.shape, dtype=np.bool_)
-    return np.asarray((s.q_len <= 1.0) | ((s.q_len <= DECODE_QUERIES) & (s.kv_len > s.q_len)))
+    return np.asarray(s.q_len <= DECODE_QUERIES)

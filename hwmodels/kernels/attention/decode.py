@@ -44,8 +44,9 @@ def _fourth_root_of_sum(*parts: FloatArray) -> FloatArray:
 
 def seconds(s: Shapes, hardware: Hardware, c: Mapping[str, float]) -> FloatArray:
     """Seconds of each step; `c` holds the coefficients by the names of the module's text."""
-    group = s.n_heads / np.maximum(s.n_kv_heads, 1.0) * s.q_len
-    single, apart = group <= 1.0, group > c["grouped_to"]
+    heads = s.n_heads / np.maximum(s.n_kv_heads, 1.0)
+    group = heads * s.q_len
+    single, apart = heads <= 1.0, (heads > 1.0) & (group > c["grouped_to"])
     blocks = s.batch * np.where(apart, s.n_heads * s.q_len, s.n_kv_heads)
     keys = np.minimum(s.kv_len, s.window + s.q_len - 1.0)
 

@@ -10,13 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 from hwmodels.device import DTYPE_BYTES, Device
 from hwmodels.estimate import FloatArray
 from hwmodels.kernels.attention.coefficients import attention_coefficient
+from hwmodels.kernels.units import units_of
 
 KV_TILE = 64.0
 """Keys that one step of the inner loop takes at least."""
 Q_TILES = (16.0, 64.0, 128.0)
 """Rows of a tile of queries; a kernel takes the smallest that holds a short call."""
 UNKNOWN_UNITS = 64.0
-"""Units over which blocks are spread where the datasheet does not say: the coefficients are relative to it."""
+"""Units over which blocks are spread where neither the datasheet nor the laws say: Arc Pro B60, whose coefficients
+were fitted with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class Hardware:
 
     @classmethod
     def of(cls, device: Device, dtype: str, kv_dtype: str) -> Hardware:
-        """Read off the datasheet; a cache that it does not give is taken by the SM (``attention.l2_per_sm``).
+        """Read off the datasheet, or where that has no SMs or cache, off the laws' (`hwmodels.kernels.units`).
 
         Raises
         ------
@@ -53,7 +55,7 @@ class Hardware:
             When the device has no peak for `dtype`.
         """
         peak = device.peak(dtype)
-        units = float(device.n_sm or UNKNOWN_UNITS)
+        units = units_of(device, "attention") or UNKNOWN_UNITS
         cache = device.l2_bytes or attention_coefficient(device, "l2_per_sm").value * units
         return cls(peak, max(peak, device.peak_flops.get(kv_dtype, peak)), device.memory_bandwidth, units, cache)
 
