@@ -27,9 +27,9 @@ TRANSFERS = (("nvlink4", "nvlink3"), ("nvlink5", "nvlink4"), ("nvlink3", "nvlink
 LEAST_BYTES = 1024.0
 
 
-def _item(what: str, error: FloatArray, limit_pct: float | None = None) -> HeldOut:
+def _item(what: str, error: FloatArray, limit_pct: float | None = None, why: str = "") -> HeldOut:
     size = 100.0 * np.abs(error)
-    return HeldOut(what, int(size.size), float(np.median(size)), float(np.quantile(size, 0.9)), limit_pct)
+    return HeldOut(what, int(size.size), float(np.median(size)), float(np.quantile(size, 0.9)), limit_pct, why)
 
 
 def _error(rows: Rows, fitted: fits.Fitted) -> FloatArray:
@@ -63,7 +63,9 @@ def systems(rows: Rows, several: NDArray[np.bool_], sections: dict[str, Section]
         error = _error(rows.take(mine), fitted)
         stated = system.inter not in INFERRED
         by = f"other systems of {system.inter}" if same.any() else "all other networks"
-        yield _item(f"{name[:40].strip()}, by {by}", error, SYSTEM_LIMIT_PCT if stated else None)
+        of = f"{name[:40].strip()}{'' if stated else ' (network not stated)'}"
+        why = "" if stated else f"its network is not stated, {system.inter} is inferred"
+        yield _item(f"{of}, by {by}", error, SYSTEM_LIMIT_PCT if stated else None, why)
         if stated:
             pooled.append(error)
     if pooled:

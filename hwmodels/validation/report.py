@@ -92,7 +92,7 @@ def _target_cells(line: Mapping[str, Any]) -> list[str]:
 
     raised = line["allowed"] is not None and line["allowed"] != line["limit"]
     limit = said(line["limit"]) + (f" (read as {said(line['allowed'])})" if raised else "")
-    verdict = {True: "yes", False: "NO", None: "-"}[line["met"]]
+    verdict = {True: "yes", False: "NO", None: f"not judged: {line['why']}" if line["why"] else "-"}[line["met"]]
     return [
         line["what"], line["member"], line["metric"], str(line["n"]), said(line["figure"]), said(line["floor"]), limit,
         verdict,

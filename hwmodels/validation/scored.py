@@ -122,6 +122,8 @@ class HeldOut:
         Of the absolute relative error, per cent.
     limit_pct : float or None
         What the median must not exceed; None where it is printed only.
+    why : str
+        Why it is printed only; "" where it is judged or nothing more is known than that it has no limit.
     """
 
     what: str
@@ -129,6 +131,7 @@ class HeldOut:
     median_pct: float
     p90_pct: float
     limit_pct: float | None = None
+    why: str = ""
 
 
 def _generation(device: str) -> str:

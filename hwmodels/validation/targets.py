@@ -21,6 +21,8 @@ from hwmodels.validation.cases import Cases
 from hwmodels.validation.scored import HeldOut
 
 MIN_ROWS = 10
+FEW = f"fewer than {MIN_ROWS} rows"
+NO_LIMIT = "it has no limit"
 FITTED_ROWS = 20
 """Rows of a law's block from which a device that it names counts as fitted (one anchor row is no fit)."""
 
@@ -153,6 +155,8 @@ class Reached:
         None where nothing is judged: too few rows, or a figure without a limit.
     unit : str
         ``%`` or ``prices/s``.
+    why : str
+        Why nothing is judged; "" where something is.
     """
 
     target: str
@@ -166,6 +170,7 @@ class Reached:
     allowed: float | None
     met: bool | None
     unit: str = "%"
+    why: str = ""
 
     @property
     def name(self) -> str:
@@ -207,17 +212,21 @@ def _reached(target: Target, member: str, metric: str, part: Cases) -> Reached:
     own = left.of(metric)
     allowed = max(limit, own) if own is not None and left.speaks else limit
     met = figure <= allowed if len(part) >= MIN_ROWS else None
-    return Reached(target.name, target.what, member, metric, len(part), figure, own, limit, allowed, met)
+    why = FEW if met is None else ""
+    return Reached(target.name, target.what, member, metric, len(part), figure, own, limit, allowed, met, why=why)
 
 
 def from_held_out(law: str, found: Iterable[HeldOut]) -> list[Reached]:
-    """Lines of rows that took no part in the fit of `law` which predicts them; the median is judged."""
+    """Lines of rows that took no part in the fit of `law` which predicts it; the median is judged or says why not."""
     name, what = f"held-out-{law}", f"left out of the fit of {law}"
     lines = []
     for item in found:
         limit = item.limit_pct
         met = item.median_pct <= limit if limit is not None and item.n >= MIN_ROWS else None
-        lines.append(Reached(name, what, item.what, "median", item.n, item.median_pct, None, limit, limit, met))
+        why = "" if met is not None else item.why or (NO_LIMIT if limit is None else FEW)
+        lines.append(
+            Reached(name, what, item.what, "median", item.n, item.median_pct, None, limit, limit, met, why=why)
+        )
         lines.append(Reached(name, what, item.what, "p90", item.n, item.p90_pct, None, None, None, None))
     return lines
 

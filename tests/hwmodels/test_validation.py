@@ -178,7 +178,7 @@ def test_limit_is_read_as_the_larger_of_figure_and_floor() -> None:
 
 def test_few_rows_are_printed_and_not_judged() -> None:
     (line,) = targets.evaluate(Cases.of([scored("expert", [1.0] * 9, [3.0] * 9, op="dispatch")]))
-    assert line.figure == pytest.approx(200.0) and line.met is None
+    assert line.figure == pytest.approx(200.0) and line.met is None and line.why == "fewer than 10 rows"
 
 
 def test_collectives_are_split_by_nodes_size_and_custom_kernels() -> None:
@@ -199,6 +199,15 @@ def test_held_out_lines() -> None:
     lines = targets.from_held_out("gemm", [good, bad])
     assert [line.met for line in lines] == [True, None, None, None]
     assert [line.metric for line in lines] == ["median", "p90", "median", "p90"]
+    assert [line.why for line in lines] == ["", "", "it has no limit", ""]
+    few = HeldOut("volta", 9, 12.0, 30.0, 13.0)
+    unstated = HeldOut("some cluster", 50, 12.0, 30.0, None, "its network is not stated")
+    medians = [line for line in targets.from_held_out("collectives", [few, unstated]) if line.metric == "median"]
+    assert [(line.met, line.why) for line in medians] == [
+        (None, "fewer than 10 rows"), (None, "its network is not stated")
+    ]  # fmt: skip
+    cells = [row[-1] for row in report.target_rows([line.content() for line in (*lines[:1], *medians)])]
+    assert cells == ["yes", "not judged: fewer than 10 rows", "not judged: its network is not stated"]
 
 
 def test_the_table_is_complete() -> None:
