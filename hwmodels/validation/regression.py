@@ -2,11 +2,12 @@
 
 The limits of a measured file hold for exactly its content, so they are kept by its SHA-256::
 
-    {"schema": 1, "slack_pct": 0.05,
+    {"schema": 1, "slack_pct": 0.05, "notes": ["when and why limits were set anew"],
      "files": {"SHA256": {"name": "gemm_measured.csv", "rows": 7309,
                           "errors": {"all:median": 4.0, "pool:NAME:median": 3.1, "target:NAME": 3.5}}}}
 
-A file without an entry is scored and not judged.
+A file without an entry is scored and not judged. ``notes`` (may be left out) says in sentences when limits were set
+anew by hand; `tighten` keeps them.
 """
 
 from __future__ import annotations
@@ -64,8 +65,24 @@ def fingerprint(path: str | Path) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def read(path: str | Path) -> dict[str, dict[str, Any]]:
-    """SHA-256 of a file -> its entry.
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a limits file says.
+
+    Attributes
+    ----------
+    files : dict[str, dict]
+        SHA-256 of a measured file -> its entry.
+    notes : tuple of str
+        When and why limits were set anew.
+    """
+
+    files: dict[str, dict[str, Any]]
+    notes: tuple[str, ...] = ()
+
+
+def read(path: str | Path) -> Limits:
+    """Limits and notes of a file.
 
     Raises
     ------
@@ -77,6 +94,9 @@ def read(path: str | Path) -> dict[str, dict[str, Any]]:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or not isinstance(content.get("files"), dict):
         raise InputError(Fault("is no regression file", str(path), f"schema {SCHEMA} with files is expected", example))
     faults = []
+    notes = content.get("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) and note.strip() for note in notes):
+        faults.append(Fault(f"{notes!r} are no notes", f"{path}: notes", fix='a list of sentences: ["..."]'))
     for sha, entry in content["files"].items():
         errors = entry.get("errors") if isinstance(entry, dict) else None
         where = f"{path}: files.{sha}"
@@ -90,13 +110,12 @@ def read(path: str | Path) -> dict[str, dict[str, Any]]:
         ]
     if faults:
         raise InputError(faults)
-    found: dict[str, dict[str, Any]] = content["files"]
-    return found
+    return Limits(content["files"], tuple(notes))
 
 
 def check(found: Iterable[FileErrors], path: str | Path) -> list[str]:
     """Sentences about every error that has grown, or is no longer computed; empty when nothing regressed."""
-    limits = read(path)
+    limits = read(path).files
     worse = []
     for file in found:
         if file.sha256 not in limits:
@@ -111,7 +130,7 @@ def check(found: Iterable[FileErrors], path: str | Path) -> list[str]:
 
 
 def tighten(found: Iterable[FileErrors], path: str | Path) -> Path:
-    """Lower the limits of each file to its errors, add new ones, and never raise a limit.
+    """Lower the limits of each file to its errors, add new ones, and never raise a limit; the notes stay.
 
     A limit that has to rise, or a group that is gone, is changed by hand in the file, with the reason in the commit.
 
@@ -122,10 +141,12 @@ def tighten(found: Iterable[FileErrors], path: str | Path) -> Path:
     RunError
         Where it cannot be written.
     """
-    files = read(path) if Path(path).exists() else {}
+    kept_so_far = read(path) if Path(path).exists() else Limits({})
+    files = kept_so_far.files
     for file in found:
         before = files.get(file.sha256, {}).get("errors", {})
         errors = {name: min(error, before.get(name, error)) for name, error in file.errors.items()}
         kept = {name: limit for name, limit in before.items() if name not in errors}
         files[file.sha256] = {"name": file.name, "rows": file.rows, "errors": dict(sorted((kept | errors).items()))}
-    return write_json(path, {"schema": SCHEMA, "slack_pct": SLACK_PCT, "files": files})
+    notes = {"notes": list(kept_so_far.notes)} if kept_so_far.notes else {}
+    return write_json(path, {"schema": SCHEMA, "slack_pct": SLACK_PCT, **notes, "files": files})

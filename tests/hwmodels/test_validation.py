@@ -254,6 +254,18 @@ def test_limits_shrink_and_never_grow(tmp_path: Path) -> None:
     assert regression.check(errors(1.2), limits)
 
 
+def test_notes_of_the_limits_are_kept(tmp_path: Path) -> None:
+    file, limits = tmp_path / "x.csv", tmp_path / "limits.json"
+    file.write_text("anything")
+    limits.write_text(json.dumps({"schema": 1, "notes": ["set anew on a day"], "files": {}}))
+    regression.tighten([regression.errors_of(scored("expert", [1.0], [1.2], file=str(file)))], limits)
+    kept = json.loads(limits.read_text())
+    assert kept["notes"] == ["set anew on a day"] and len(kept["files"]) == 1
+    assert regression.read(limits).notes == ("set anew on a day",)
+    own = regression.read(Path(__file__).parents[1] / "validation" / "kernels" / "regression.json")
+    assert own.notes and all(note.endswith(".") for note in own.notes)
+
+
 def test_a_group_that_vanishes_is_a_regression(tmp_path: Path) -> None:
     file, limits = tmp_path / "x.csv", tmp_path / "limits.json"
     file.write_text("anything")
@@ -277,6 +289,8 @@ def test_another_file_is_not_judged(tmp_path: Path) -> None:
         ([], "is no regression file"),
         ({"schema": 2, "files": {}}, "is no regression file"),
         ({"schema": 1, "files": {"a": {}}}, "has no table of errors"),
+        ({"schema": 1, "notes": "one", "files": {}}, "'one' are no notes"),
+        ({"schema": 1, "notes": [""], "files": {}}, "are no notes"),
         ({"schema": 1, "files": {"a": {"errors": {"x": -1}}}}, "-1 is no error in per cent"),
         ({"schema": 1, "files": {"a": {"errors": {"x": True}}}}, "True is no error in per cent"),
     ],
