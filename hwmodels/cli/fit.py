@@ -16,9 +16,12 @@ BESIDE = Path("..") / "shared" / "data"
 """Where a checkout has measured files beside it, seen from its folder."""
 
 
+HELP = "Fit the laws on measured files and write the catalog. Needs SciPy: pip install 'meshwright[fit]'."
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("fit", help="Fit the laws on measured files and write the catalog.")(fit)
+    app.command("fit", help=HELP)(fit)
 
 
 def fit(

@@ -152,6 +152,19 @@ def test_plots_without_matplotlib_say_what_to_install(
     assert done.code == 2 and "matplotlib is not installed" in done.err and "meshwright[plots]" in done.err
 
 
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_fit_without_scipy_says_what_to_install(
+    call: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    facts = ROOT / "tests" / "validation" / "kernels"
+    done = call("fit", "--data", facts, "--only", "expert", "--out", tmp_path / "catalog", *words)
+    assert done.code == 1 and "meshwright[fit]" in done.err and "internal error" not in done.err, done.err
+    assert not (tmp_path / "catalog").exists()
+    assert "meshwright[fit]" in " ".join(call("fit", "--help").out.split())
+
+
 def test_limits_that_are_exceeded_end_with_1(call: Callable[..., Done], tmp_path: Path) -> None:
     path, limits = gemm_file(tmp_path / "g.csv"), tmp_path / "limits.json"
     assert call("validate", path, "--limits", limits).code == 2
