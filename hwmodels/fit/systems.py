@@ -1,14 +1,12 @@
 """The systems of ``collectives_measured.csv`` as fabrics of the catalog's links.
 
-A ``system`` cell is prose; what tells systems apart is their fabric alone. `GPUS` gives the link
-inside a node by the GPU that a cell names, `NETWORKS` the network and the ports of a node.
+A ``system`` cell is prose; what tells systems apart is their fabric alone (`hwmodels.fit.system_names`).
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +15,13 @@ from hwmodels import catalog, implementations
 from hwmodels.collectives import MEMBERS
 from hwmodels.collectives.custom import FRAMEWORKS
 from hwmodels.estimate import FloatArray
+from hwmodels.fit.system_names import System, system_of
 from hwmodels.measured import Rows
 from hwmodels.network import Fabric, Link
 from hwmodels.topology import GroupShape
+
+__all__ = ["OPS", "Batch", "System", "batches", "fabric_of", "forced_of", "impl_of", "is_custom", "is_kernel_time",
+           "named", "outliers", "reasons", "shape_of", "system_of", "usable"]  # fmt: skip
 
 OPS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
@@ -27,59 +29,6 @@ OPS = {
     "broadcast": "broadcast",
 }  # fmt: skip
 """``op`` of the file -> name of the law."""
-
-GPUS: tuple[tuple[str, int, str], ...] = (
-    # pattern, GPUs in an NVLink domain or node, link inside it
-    (r"GB[23]00", 72, "nvlink5-nvl72"),
-    (r"A100 pairwise", 4, "nvlink3-bridge"), (r"H100 pairwise", 4, "nvlink4-bridge"), (r"A40\b", 4, "pcie4-host"),
-    (r"H800", 8, "nvlink4-h800"), (r"H100|H200|H20\b|p5", 8, "nvlink4"), (r"B[23]00|P6|p6", 8, "nvlink5"),
-    (r"A100|BM\.GPU\.B4|p4d", 8, "nvlink3"), (r"V100", 8, "nvlink2"),
-    (r"L40S|L40\b|RTX 4090|A10G|L4\b", 8, "pcie4"), (r"RTX|H100 PCIe", 8, "pcie5"),
-    (r"MI35\d", 8, "xgmi-mi355x"), (r"MI3[02]\d", 8, "xgmi-mi300x"), (r"MI250", 8, "xgmi-mi250x"),
-)  # fmt: skip
-NETWORKS: tuple[tuple[str, str, int], ...] = (
-    # pattern, network, ports of a node where the cell does not count them (of a domain of 72 GPUs for GB200, GB300)
-    (r"GB[23]00", "infiniband-ndr", 72),
-    (r"pairwise|A40\b", "ethernet-100g", 1),
-    (r"net as on Azure", "infiniband-hdr-host", 2),
-    (r"p4d", "efa-v1", 4), (r"p5en", "efa-v3", 16), (r"p5", "efa-v2", 32), (r"[Pp]6-[Bb]", "efa-v4", 8),
-    (r"TCPXO|a3-mega", "tcpxo", 8), (r"TCPX|a3-high", "tcpx", 4),
-    (r"Pollara 400", "pollara-400", 8), (r"400GbE RoCE|RoCE.*400", "roce-400g", 8),
-    (r"100GbE RoCE|RoCE.*100", "roce-100g", 8), (r"RoCE", "roce-200g", 8),
-    (r"XDR", "infiniband-xdr", 8), (r"NDR", "infiniband-ndr", 8), (r"HDR", "infiniband-hdr", 8),
-    (r"EDR", "infiniband-edr", 4),
-    (r"DGX [HB][12]00|[HB][12]00.*(?:InfiniBand|\bIB\b|Azure)", "infiniband-ndr", 8),
-    (r"DGX A100|A100.*(?:InfiniBand|\bIB\b|Azure)", "infiniband-hdr", 8),
-)  # fmt: skip
-"""``infiniband-hdr-host`` is what two nodes on Azure reach: 6-8 GB/s for one GPU, at most twice that for eight. Whether
-they lacked GPUDirect is not stated."""
-_PORTS = re.compile(r"\+ ?(\d+)x|(\d+)x ?(?:100G|200G|400G|800G|EDR|HDR|NDR|XDR)")
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """The fabric that a ``system`` cell stands for."""
-
-    gpus_per_node: int
-    intra: str
-    inter: str = ""
-    ports: int = 0
-
-    def nodes(self, stated: float, n_gpus: float) -> int:
-        """NVLink domains of a row: trays of a rack are one domain."""
-        return int(np.ceil(n_gpus / self.gpus_per_node)) if self.gpus_per_node > 8 else int(stated)
-
-
-@lru_cache(maxsize=256)
-def system_of(name: str) -> System | None:
-    """The fabric that a ``system`` cell names; None for GPUs that the table lacks."""
-    gpu = next(((gpus, link) for pattern, gpus, link in GPUS if re.search(pattern, name)), None)
-    if gpu is None:
-        return None
-    network = next(((link, ports) for pattern, link, ports in NETWORKS if re.search(pattern, name)), ("", 0))
-    stated = _PORTS.search(name) if gpu[0] <= 8 else None
-    ports = int(stated.group(1) or stated.group(2)) if stated and network[0] else network[1]
-    return System(*gpu, network[0], ports)
 
 
 def fabric_of(system: System, intra: Link, inter: Link | None, ranks: int) -> Fabric:

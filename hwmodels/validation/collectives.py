@@ -18,6 +18,9 @@ from hwmodels.fit import systems
 from hwmodels.measured import Rows
 from hwmodels.validation.scored import Scored, keys
 
+UNSTATED_SPREAD = 0.15
+"""Added over nodes where a row does not state the network: it is known from what it reached only."""
+
 
 def _kind(impl: str) -> str:
     """``custom`` kernels of engines, ``kernel time`` of a profiler, ``outdated`` stacks, else ``nccl`` (and RCCL)."""
@@ -29,18 +32,20 @@ def _kind(impl: str) -> str:
     return "outdated" if "older" in parts else "nccl"
 
 
-def _places(rows: Rows) -> tuple[NDArray[np.object_], NDArray[np.object_], list[str]]:
-    """Nodes of each row in words, the link that carries it, and the fabric that the law sees."""
-    nodes, link, fabric = [], [], []
+def _places(rows: Rows) -> tuple[NDArray[np.object_], NDArray[np.object_], list[str], NDArray[np.bool_]]:
+    """Nodes of each row in words, the link that carries it, the fabric that the law sees, and whether its network is
+    stated."""
+    nodes, link, fabric, known = [], [], [], []
     for name, stated, gpus in zip(rows.words["system"], rows.numbers["n_nodes"], rows.numbers["n_gpus"], strict=True):
         system = systems.system_of(str(name))
         if system is None:
             raise ValueError(name)
         spanned = system.nodes(stated, gpus)
         nodes.append("1 node" if spanned == 1 else f"{spanned} nodes")
+        known.append(spanned == 1 or system.stated)
         link.append(system.intra if spanned == 1 else system.inter)
         fabric.append(system.intra if spanned == 1 else f"{system.intra}+{system.ports}x{system.inter}")
-    return np.asarray(nodes, object), np.asarray(link, object), fabric
+    return np.asarray(nodes, object), np.asarray(link, object), fabric, np.asarray(known, np.bool_)
 
 
 def score(path: Path) -> Scored:
@@ -60,9 +65,9 @@ def score(path: Path) -> Scored:
         return out
     part = rows.take(kept)
     price = law.estimate(systems.batches(part), len(part), law.Fitted())
-    out.predicted_s[kept], out.spread[kept] = price.mid, price.spread
     out.x[kept] = n["bytes"][kept]
-    where, link, fabric = _places(part)
+    where, link, fabric, stated = _places(part)
+    out.predicted_s[kept], out.spread[kept] = price.mid, price.spread + np.where(stated, 0.0, UNSTATED_SPREAD)
     size = np.asarray(np.where(part.numbers["bytes"] >= LARGE_BYTES, ">=64MiB", "<64MiB"), object)
     ops = [systems.OPS[str(op)] for op in part.words["op"]]
     impl = part.words["impl"]
@@ -73,8 +78,8 @@ def score(path: Path) -> Scored:
     classes = ["" if x == "1 node" else f" {z}" for x, z in zip(where, size, strict=True)]
     out.pool[kept] = [f"collective {k} {x}{z}" for k, x, z in zip(kinds, where, classes, strict=True)]
     out.group[kept] = [
-        f"collective {s[:36].strip()} {o} {i or 'unstated'} {x}{z}"
-        for s, o, i, x, z in zip(part.words["system"], ops, impl, where, classes, strict=True)
+        f"collective {s[:36].strip()} {o} {i or 'unstated'} {x}{z}{'' if known else ' (network not stated)'}"
+        for s, o, i, x, z, known in zip(part.words["system"], ops, impl, where, classes, stated, strict=True)
     ]
     out.key[kept] = keys(fabric, ops, impl, part.numbers["n_gpus"], part.numbers["bytes"])
     return out

@@ -59,6 +59,29 @@ def rows_of(*cells: tuple[str, int, int, str, float, float, str]) -> Rows:
         ("8xL40S PCIe4", 8, "pcie4", "", 0),
         ("8xMI350-series(gfx950) + 8x Pollara 400 AI NIC", 8, "xgmi-mi355x", "pollara-400", 8),
         ("DGX A100 (8xA100, inter-node net as on Azure DGX)", 8, "nvlink3", "infiniband-hdr-host", 2),
+        ("8xMI300X + 8x400G RoCE", 8, "xgmi-mi300x", "roce-400g", 8),
+        ("2xH100 PCIe", 8, "pcie5", "", 0),
+        ("8xA100-80GB PCIe + 1x200G RoCE", 8, "pcie4", "roce-200g", 1),
+        ("8xH100-SXM5, PCIe5 host", 8, "nvlink4", "", 0),
+        ("8xH100 + 32x100G EFA", 8, "nvlink4", "efa-v2", 32),
+        ("8xA100 + 4x100G EFA", 8, "nvlink3", "efa-v1", 4),
+        ("8xH200, 16x200G EFA", 8, "nvlink4", "efa-v3", 16),
+        ("8xB200 + 8x400G EFA", 8, "nvlink5", "efa-v4", 8),
+        ("8xH100, ConnectX-7 400Gb/s", 8, "nvlink4", "infiniband-ndr", 8),
+        ("8xH800 + 8x CX7 IB", 8, "nvlink4-h800", "infiniband-ndr", 8),
+        ("8xB300 + 8x ConnectX-8", 8, "nvlink5", "infiniband-xdr", 8),
+        ("8xH100 + NDR x8", 8, "nvlink4", "infiniband-ndr", 8),
+        ("8xV100 + 4x EDR", 8, "nvlink2", "infiniband-edr", 4),
+        ("Azure ND H100 v5", 8, "nvlink4", "infiniband-ndr", 8),
+        ("Oracle BM.GPU.H100.8", 8, "nvlink4", "roce-400g", 8),
+        ("DGX H100 + 8x400G RoCE", 8, "nvlink4", "roce-400g", 8),
+        ("DGX H100", 8, "nvlink4", "infiniband-ndr", 8),
+        ("a3-megagpu-8g (8xH100, TCPXO)", 8, "nvlink4", "tcpxo", 8),
+        ("8xL40", 8, "pcie4", "", 0),
+        ("8xA10", 8, "pcie4", "", 0),
+        ("2xH100 NVL", 8, "nvlink4-bridge", "", 0),
+        ("8xA800", 8, "nvlink3-a800", "", 0),
+        ("8x Gaudi 3", 8, "roce-gaudi3", "", 0),
         ("4xH100 pairwise NVLink (all_reduce only)", 4, "nvlink4-bridge", "ethernet-100g", 1),
     ],
 )
@@ -68,6 +91,11 @@ def test_systems_are_told_apart_by_their_fabric(cell: str, gpus: int, intra: str
     assert (system.gpus_per_node, system.intra, system.inter, system.ports) == (gpus, intra, inter, ports)
     assert catalog.link(intra).name == intra
     assert not inter or catalog.link(inter).name == inter
+
+
+def test_systems_without_a_stated_network_say_so() -> None:
+    stated = {name: systems.system_of(name) for name in ("DGX A100 (inter-node net as elsewhere)", "DGX A100", "8xA800")}
+    assert [s is not None and s.stated for s in stated.values()] == [False, True, True]
 
 
 def test_unknown_system_has_no_fabric() -> None:
