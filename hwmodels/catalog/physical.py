@@ -99,13 +99,15 @@ class Memory:
 
 MEMORIES: Mapping[str, tuple[Memory, ...]] = MappingProxyType(
     {
-        "volta": (Memory(16, 4096, 1.758), Memory(32, 4096, 1.758)),
+        "volta": (Memory(16, 4096, 1.758), Memory(32, 4096, 1.758), Memory(32, 4096, 2.214)),
         "ampere": (
             Memory(40, 5120, 2.43), Memory(80, 5120, 3.024), Memory(80, 5120, 3.186), Memory(24, 384, 12.5),
+            Memory(24, 384, 16.0), Memory(24, 384, 19.5), Memory(24, 384, 21.0), Memory(24, 3072, 2.43),
             Memory(48, 384, 14.5), Memory(48, 384, 16.0),
         ),
         "ada": (
-            Memory(24, 192, 12.5), Memory(24, 384, 21.0), Memory(48, 384, 18.0), Memory(48, 384, 20.0),
+            Memory(24, 192, 12.5), Memory(24, 192, 18.0), Memory(24, 384, 21.0), Memory(48, 384, 18.0),
+            Memory(48, 384, 20.0),
         ),
         "hopper": (
             Memory(80, 5120, 3.186), Memory(80, 5120, 5.234), Memory(96, 6144, 3.125), Memory(96, 6144, 5.208),
@@ -113,7 +115,7 @@ MEMORIES: Mapping[str, tuple[Memory, ...]] = MappingProxyType(
         ),
         "blackwell": (
             Memory(180, 8192, 7.812), Memory(186, 8192, 7.812), Memory(192, 8192, 7.812), Memory(32, 512, 28.0),
-            Memory(96, 512, 28.0),
+            Memory(32, 256, 28.0), Memory(96, 512, 28.0),
         ),
         "blackwell-ultra": (Memory(288, 8192, 7.812), Memory(270, 8192, 7.812)),
         "cdna2": (Memory(128, 8192, 3.2), Memory(64, 4096, 3.2)),
@@ -128,7 +130,7 @@ MEMORIES: Mapping[str, tuple[Memory, ...]] = MappingProxyType(
         "trainium": (Memory(96, 4096, 5.664), Memory(144, 4096, 9.57)),
     }
 )  # fmt: skip
-"""Generation -> its memories, of every part of it that is sold, in the catalog or not. Widths from the architecture
+"""Generation -> the memories of its parts that are sold, in the catalog or not. Widths from the architecture
 white papers (HBM: 1024 bit a stack); rates of a pin as the stated bandwidth has them."""
 
 

@@ -349,8 +349,10 @@ SLIPS = [
     for factor in ((1024.0, 1 / 1024.0) if key in ("memory", "l2") else (1000.0, 0.001))
     + ((2.0, 0.5, 8.0, 0.125) if key == "memory_bandwidth" else ())
 ]
-UNSEEN = {("cpu-core", "memory", 1024.0), ("cpu-core", "l2", 1024.0), ("cpu-core", "memory_bandwidth", 0.5)}
-"""A host may have 8 TiB of memory and 4 GiB of cache over all its cores, and a core draw 6 GB/s."""
+UNSEEN = {("cpu-core", "memory", 1024.0), ("cpu-core", "l2", 1024.0), ("cpu-core", "memory_bandwidth", 0.5),
+          ("rtx-5090-32gb", "memory_bandwidth", 0.5)}  # fmt: skip
+"""A host may have 8 TiB of memory and 4 GiB of cache over all its cores, and a core draw 6 GB/s; half the bus of an
+RTX 5090 is that of another card of its generation with as much memory (RTX PRO 4500: 256 bit x 28 Gb/s)."""
 
 
 @pytest.mark.parametrize(("name", "key", "factor"), SLIPS)
