@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 ASSUMED_BETWEEN: Mapping[str, float] = {"net": 2e-5, "peer": 1.5e-5, "relay": 1.5, "port": 1.15, "serial": 0.1}
 ASSUMED_SPREAD = 0.4
 """For a library that was measured inside nodes only: DeepEP's figures between nodes, and how unsure they are."""
-EVIDENCE_NODES = 16
-"""Groups over more nodes were measured once or never: their spread is wider."""
+EVIDENCE_NODES = 4
+"""Groups over more nodes are less sure, but for libraries that were measured over so many (``nodes`` of their laws)."""
 NO_EVIDENCE_SPREAD = 0.20
 LENT_SPREAD = 0.10
 """On top of `hwmodels.device.TRANSFER_SPREAD`: a whole device left out of the fit is 20-25% off at the median."""
@@ -93,6 +94,22 @@ def terms_of(fabric: Fabric, entry: ExpertImplementation, phase: str) -> tuple[d
     spread = max(c.residual for c in next(f for f in inside if f).values())
     wide = max((c.residual for c in next((f for f in between if f), {}).values()), default=ASSUMED_SPREAD)
     return values, spread, wide
+
+
+@cache
+def evidence_nodes(entry: ExpertImplementation, phase: str) -> float:
+    """Most nodes that a library and phase was measured over on any network, at least `EVIDENCE_NODES`."""
+    name = f"expert.{entry.key}.{phase}.nodes"
+    found = (laws.named("expert", section, "") for section in laws.sections("expert").values())
+    return max([float(EVIDENCE_NODES), *(known[name].value for known in found if name in known)])
+
+
+def relative_spread(
+    entry: ExpertImplementation, phase: str, nodes: FloatArray, spread: float, wide: float
+) -> FloatArray:
+    """Relative half-width of groups over `nodes`, from the spreads of `terms_of`."""
+    relative = np.where(nodes > 1.0, max(spread, wide), spread)
+    return np.asarray(relative + np.where(nodes > evidence_nodes(entry, phase), NO_EVIDENCE_SPREAD, 0.0))
 
 
 def expert_seconds(
@@ -156,9 +173,7 @@ def expert_seconds(
         group_limit=group_limit,
     )  # fmt: skip
     values, spread, wide = terms_of(fabric, entry, phase)
-    relative = np.where(x.nodes > 1.0, max(spread, wide), spread)
-    relative = relative + np.where(x.nodes > EVIDENCE_NODES, NO_EVIDENCE_SPREAD, 0.0)
-    return Estimate.of(law_seconds(x, values), relative)
+    return Estimate.of(law_seconds(x, values), relative_spread(entry, phase, x.nodes, spread, wide))
 
 
 def expert_bound(

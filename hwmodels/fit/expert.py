@@ -240,10 +240,16 @@ def fit(data: Path) -> dict[str, Section]:
     """
     parts = list(batches(measured.expert(data / "moe_alltoall_measured.csv")))
     blocks: dict[str, list[Block]] = {}
+    far: dict[tuple[str, str], float] = {}
+    for p in parts:
+        where = (f"{p.entry.key}.{p.phase}", p.system.inter)
+        far[where] = max(far.get(where, 1.0), float(p.x.nodes.max()))
     for name, found in fit_batches(parts).items():
         for link, numbers in (*found.inside.items(), *found.between.items()):
             errors = found.errors[link]
             source = f"least squares on moe_alltoall_measured.csv, {name} over {', '.join(sorted(found.inside))}"
+            most = far.get((name, link), 1.0)
+            numbers = numbers | ({"nodes": most} if most > 1.0 else {})
             if numbers:
                 blocks.setdefault(link, []).append(Block(f"{name}.", source, int(errors.size), rms(errors), numbers))
     return {link: Section((link,), tuple(its)) for link, its in blocks.items()}

@@ -114,6 +114,8 @@ DTYPES = {
     "nvfp4": "fp4", "fp4": "fp4", "default": "bf16", "": "fp8",
 }  # fmt: skip
 PHASES = {"a2a": "dispatch"}
+BALANCED = ("trtllm-nvlink-one-sided", "trtllm-nvlink-two-sided")
+"""Libraries whose benchmark spreads the tokens evenly over the experts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +198,8 @@ def reasons(rows: Rows) -> NDArray[np.object_]:
     """Why a row has no law; empty where it has one."""
     keys, phases, dtypes = _words(rows)
     found = np.full(len(rows), "", object)
+    usual = {"topk": 8.0, "experts": 256.0}
+    topk, experts = (np.where(np.isnan(rows.numbers[c]), blank, rows.numbers[c]) for c, blank in usual.items())
     for i, (gpu, key, phase, dtype) in enumerate(zip(rows.words["gpu"], keys, phases, dtypes, strict=True)):
         if system_of(str(gpu)) is None:
             found[i] = f"gpu '{gpu}' is not in the catalog"
@@ -205,13 +209,15 @@ def reasons(rows: Rows) -> NDArray[np.object_]:
             found[i] = f"{key} has no phase '{phase}'"
         elif dtype == "?":
             found[i] = "the payload's dtype is not known"
+        elif topk[i] > experts[i]:
+            found[i] = f"topk is {topk[i]:g} of {experts[i]:g} experts"
     return found
 
 
 def batches(rows: Rows) -> Iterator[Batch]:
     """The rows that have a law, in batches that one call prices."""
     keys, phases, dtypes = _words(rows)
-    routing = np.asarray(["balanced" if "trtllm_alltoall" in s else "uniform" for s in rows.words["source"]])
+    routing = np.asarray(["balanced" if key in BALANCED else "uniform" for key in keys.tolist()])
     label = np.asarray([f"{'|'.join(c)}" for c in zip(rows.words["gpu"], keys, phases, dtypes, routing, strict=True)])
     usable = reasons(rows) == ""
     for one in sorted(set(label[usable])):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from hwmodels import measured
-from hwmodels.collectives.expert import terms_of
+from hwmodels.collectives.expert import relative_spread, terms_of
 from hwmodels.collectives.expert_law import law_seconds
 from hwmodels.fit import expert_rows
 from hwmodels.validation.scored import Scored, keys
@@ -35,7 +35,7 @@ def score(path: Path) -> Scored:
         values, spread, wide = terms_of(part.fabric, part.entry, part.phase)
         out.measured_s[at] = part.seconds
         out.predicted_s[at] = law_seconds(part.x, values)
-        out.spread[at] = np.where(part.x.nodes > 1.0, max(spread, wide), spread)
+        out.spread[at] = relative_spread(part.entry, part.phase, part.x.nodes, spread, wide)
         out.x[at] = out.amounts["bytes"][at] = part.x.copies * part.x.message
         out.amounts["n_gpus"][at], out.amounts["n_nodes"][at] = part.x.size, part.x.nodes
         words = {

@@ -294,8 +294,10 @@ def test_a_link_that_was_not_measured_is_less_sure() -> None:
     assert float(price("dgx-a100:32", impl="sglang-deepep-normal").spread) > float(
         price("dgx-h100:32", impl="sglang-deepep-normal").spread
     )
-    far, near = (price(impl="sglang-deepep-normal", shape=shape(8, n)).spread for n in (EVIDENCE_NODES + 1, 2))
-    assert float(far) > float(near)
+    # sglang's kernels were measured over up to 8 nodes; vLLM's inside one only, which counts as EVIDENCE_NODES.
+    for impl, most in (("sglang-deepep-normal", 8), ("vllm-deepep-normal", EVIDENCE_NODES)):
+        far, near, two = (float(price(impl=impl, shape=shape(8, n)).spread) for n in (most + 1, most, 2))
+        assert far == pytest.approx(near + 0.2) and near == two
 
 
 def test_a_library_without_rows_between_nodes_takes_assumed_numbers() -> None:

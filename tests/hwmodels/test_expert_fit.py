@@ -238,3 +238,35 @@ def test_a_part_without_an_entry_is_taken_on_its_usual_links() -> None:
     rack = expert_rows.system_of("gb300 NVL72")
     assert rack is not None and (rack.gpus_per_node, rack.domain) == (4, 72)
     assert expert_rows.system_of("abacus") is None
+
+
+@pytest.mark.parametrize(
+    ("lib", "key"),
+    [
+        ("trtllm_deepep_ht", "trtllm-deepep-normal"), ("trtllm_deepep_ll", "trtllm-deepep-low-latency"),
+        ("NVLinkOneSided", "trtllm-nvlink-one-sided"), ("NVLinkTwoSided", "trtllm-nvlink-two-sided"),
+        ("deepep_v2_context", "vllm-deepep-v2-normal"), ("deepep_v2_generation", "vllm-deepep-v2-low-latency"),
+        ("deepep_ht", "vllm-deepep-normal"), ("deepep_ll", "vllm-deepep-low-latency"),
+        ("DeepEP normal", "sglang-deepep-normal"), ("DeepEP low-latency", "sglang-deepep-low-latency"),
+        ("UCCL-EP normal", "uccl-normal"), ("DeepEP V2 (logical bandwidth)", "deepep-v2-normal"),
+        ("DeepEP V1 low-latency (pure RDMA)", "deepep-low-latency"),
+    ],
+)  # fmt: skip
+def test_the_library_alone_names_the_implementation(lib: str, key: str) -> None:
+    assert implementation("my lab", "", lib).key == key
+
+
+def test_more_choices_than_experts_leave_out_that_row_only(tmp_path: Path) -> None:
+    rows = measured.expert(file_of(tmp_path, row(), row(topk=9, experts=8), row()))
+    assert expert_rows.reasons(rows).tolist() == ["", "topk is 9 of 8 experts", ""]
+    scored = validation.score(file_of(tmp_path, row(), row(topk=9, experts=8), row()))
+    assert np.isfinite(scored.predicted_s[[0, 2]]).all()
+
+
+def test_words_of_the_source_do_not_change_the_error(shared_data: Path, tmp_path: Path) -> None:
+    with (shared_data / "moe_alltoall_measured.csv").open(newline="") as stream:
+        rows = [r | {"source": "my lab"} for r in csv.DictReader(stream)]
+    scored = validation.score(file_of(tmp_path, *rows))
+    used = np.asarray(scored.reason == "", dtype=np.bool_)
+    error = np.abs(scored.predicted_s[used] / scored.measured_s[used] - 1.0)
+    assert used.all() and np.median(error) < 0.05
