@@ -195,17 +195,51 @@ def gemm(path: str | Path) -> Rows:
     return rows
 
 
+ATTENTION_WORDS = {"phase": ("prefill", "decode", "training"), "direction": ("fwd", "bwd", "fwd+bwd")}
+"""What these columns of ``attention_measured.csv`` may say."""
+
+
+def _attention_faults(path: str | Path, rows: Rows) -> list[Fault]:
+    """Cells that describe no attention call: unknown words, a mask that is neither, heads or queries that cannot be."""
+    n, faults = rows.numbers, []
+    for column, known in ATTENTION_WORDS.items():
+        cells = rows.words[column]
+        faults += [
+            Fault(f"{str(cells[i])!r} is unknown", f"{path}:{rows.line[i]}: column {column}", fix=", ".join(known))
+            for i in np.flatnonzero(~np.isin(cells, known))
+        ]
+    decode = rows.words["phase"] == "decode"
+    causal = np.where(np.isnan(n["causal"]), 1.0, n["causal"])
+    uneven = (n["n_kv_heads"] <= n["n_heads"]) & (n["n_heads"] % n["n_kv_heads"] > 0)
+    for column, wrong, why, fix in (
+        ("causal", ~np.isin(causal, (0.0, 1.0)), "a mask is causal or not", "1, 0 or a blank cell"),
+        ("n_kv_heads", n["n_kv_heads"] > n["n_heads"], "query heads share KV heads", "n_heads or fewer"),
+        ("n_kv_heads", uneven, "every KV head serves as many query heads", "a divisor of n_heads"),
+        ("q_len", (n["q_len"] > n["kv_len"]) & ((causal > 0) | decode), "queries are the last of the kv_len positions",
+         "kv_len or fewer"),
+        ("direction", decode & (rows.words["direction"] != "fwd"), "a decode step has no backward", "fwd"),
+    ):  # fmt: skip
+        for i in np.flatnonzero(wrong):
+            cell = rows.words[column][i] if column in rows.words else f"{n[column][i]:g}"
+            faults.append(Fault(f"value {cell}", f"{path}:{rows.line[i]}: column {column}", why, fix))
+    return sorted(faults, key=lambda fault: int(fault.where.split(": column")[0].rsplit(":", 1)[1]))
+
+
 def attention(path: str | Path) -> Rows:
     """``attention_measured.csv``.
 
     Raises
     ------
     InputError
-        As `read`.
+        As `read`; also for an unknown phase or direction, a mask that is neither causal nor full, KV heads that do not
+        divide the query heads, and more causal queries than keys.
     """
     sizes = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "head_dim", "time_us")
     words = ("gpu", "phase", "direction", "kernel", "dtype", "kv_dtype", "source")
-    rows = _named(read(path, (*sizes, "causal"), words, sizes))
+    rows = read(path, (*sizes, "causal"), words, sizes)
+    if faults := _attention_faults(path, rows):
+        raise InputError(shortened(faults))
+    rows = _named(rows)
     stated = [k or d for k, d in zip(rows.words["kv_dtype"], rows.words["dtype"], strict=True)]
     rows.words["law_kv_dtype"] = np.asarray([format_of(str(d)) for d in stated], dtype=np.str_)
     return rows

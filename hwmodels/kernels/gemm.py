@@ -151,14 +151,25 @@ def is_large(m: FloatArray, n: FloatArray, k: FloatArray, form: Format, device: 
 
 
 def _positive(**arrays: ArrayLike) -> list[NDArray[np.float64]]:
-    """Arguments as float arrays; InputError with every one that is negative or not finite."""
+    """Arguments as float arrays; InputError with every one that is no number, negative or not finite."""
     faults, result = [], []
     for name, value in arrays.items():
-        array = np.asarray(value, dtype=np.float64)
+        try:
+            array = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            faults.append(Fault(f"{name} is {str(value)[:40]!r}", why="sizes are numbers", fix="a size of 0 or more"))
+            continue
         if array.size and (not np.all(np.isfinite(array)) or array.min() < 0):
             bad = array[~(np.isfinite(array) & (array >= 0))].flat[0]
             faults.append(Fault(f"{name} is {bad:g}", why="sizes are finite and >= 0", fix="a size of 0 or more"))
         result.append(array)
+    shapes = [array.shape for array in result]
+    if not faults and len(set(shapes)) > 1:
+        try:
+            np.broadcast_shapes(*shapes)
+        except ValueError:
+            found = ", ".join(f"{name} {shape}" for name, shape in zip(arrays, shapes, strict=True))
+            faults.append(Fault(f"shapes do not go together: {found}", fix="arrays of one shape, or single numbers"))
     if faults:
         raise InputError(faults)
     return result
@@ -296,7 +307,8 @@ def gemm_seconds(
     Raises
     ------
     InputError
-        For a negative or non-finite dimension, an unknown format, or one that the device does not have.
+        For a dimension that is no number, negative or not finite, shapes that cannot be broadcast, an unknown format,
+        or one that the device does not have.
     """
     form = format_of(dtype)
     arrays = np.broadcast_arrays(*_positive(m=m, n=n, k=k, batch=batch))

@@ -21,7 +21,7 @@ EIGHT_BIT = ("fp8", "int8")
 
 
 def predict(device: Device, rows: Rows, impl: str, dtype: str, kv_dtype: str) -> Estimate:
-    """Price of rows that share device, implementation and formats: forward, or forward and backward together.
+    """Price of rows that share device, implementation and formats: forward, backward, or both together.
 
     Rows that do not say so are causal; a prompt of one token runs in the kernel of `decode_rows`.
     """
@@ -41,12 +41,13 @@ def predict(device: Device, rows: Rows, impl: str, dtype: str, kv_dtype: str) ->
             device, **part, direction="forward", dtype=dtype, kv_dtype=kv_dtype, impl=impl, phase=phase
         )
         mid[its], spread[its] = price.mid, price.spread
-    both = w["direction"] == "fwd+bwd"
-    if both.any():
-        part = {name: value[both] for name, value in arguments.items()}
-        back = attention_seconds(device, **part, direction="backward", dtype=dtype, kv_dtype=kv_dtype, impl=impl)
-        total = Estimate.of(mid[both], spread[both]) + back
-        mid[both], spread[both] = total.mid, total.spread
+    back = w["direction"] != "fwd"
+    if back.any():
+        part = {name: value[back] for name, value in arguments.items()}
+        price = attention_seconds(device, **part, direction="backward", dtype=dtype, kv_dtype=kv_dtype, impl=impl)
+        ahead = Estimate.of(np.where(w["direction"][back] == "bwd", 0.0, mid[back]), spread[back])
+        total = ahead + price
+        mid[back], spread[back] = total.mid, total.spread
     return Estimate.of(mid, spread)
 
 

@@ -109,7 +109,9 @@ def attention_seconds(
     _known(direction, phase)
     names = ("batch", "q_len", "kv_len", "n_heads", "n_kv_heads", "qk_dim", "v_dim")
     given = (batch, q_len, kv_len, n_heads, n_kv_heads, qk_dim, v_dim)
-    reach = np.minimum(NO_WINDOW if window is None else np.asarray(window, dtype=np.float64), NO_WINDOW)
+    reach = NO_WINDOW if window is None else window
+    if np.issubdtype(np.asarray(reach).dtype, np.number):  # what is no number is refused below
+        reach = np.minimum(np.asarray(reach, dtype=np.float64), NO_WINDOW)
     *sizes, reach = _positive(**dict(zip(names, given, strict=True)), window=reach)
     words = (np.asarray(causal, dtype=bool), np.asarray(shared_kv, dtype=bool))
     b, q, kv, h, hkv, dqk, dv, reach, masked, shared = np.broadcast_arrays(*sizes, reach, *words)
