@@ -87,6 +87,11 @@ class BlockFile(Strict):
     rows: Count
     residual: Annotated[Number, Field(ge=0)]
     values: Annotated[dict[Text, Number], Field(min_length=1)]
+    measured: list[Text] = []
+
+    def build(self) -> laws.Block:
+        """The domain object."""
+        return laws.Block(self.prefix, self.source, self.rows, self.residual, dict(self.values), tuple(self.measured))
 
 
 class SectionFile(Strict):
@@ -108,7 +113,7 @@ class LawFile(Strict):
         return {
             name: laws.Section(
                 tuple(section.measured),
-                tuple(laws.Block(b.prefix, b.source, b.rows, b.residual, dict(b.values)) for b in section.blocks),
+                tuple(block.build() for block in section.blocks),
             )
             for name, section in self.sections.items()
         }
@@ -137,7 +142,7 @@ class DeviceFile(Strict):
     def build(self) -> Device:
         """`Device`, with the laws of its generation (or of `laws_of`) where it has no coefficient of its own."""
         own = {name: c.build() for name, c in self.coefficients.items()}
-        inherited = laws.coefficients(laws.DEVICE_KINDS, self.name, self.laws_of or self.generation)
+        inherited = laws.coefficients(laws.DEVICE_KINDS, self.name, self.laws_of or self.generation, self.generation)
         peaks: dict[str, float] = {str(dtype): peak for dtype, peak in self.peak_flops.items()}
         return Device(
             self.name, self.vendor, self.kind, self.generation, peaks, self.memory, self.memory_bandwidth,

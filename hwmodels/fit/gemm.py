@@ -256,11 +256,13 @@ def fit_generation(
         source = (
             f"least squares on gemm_measured.csv, {names}, {' and '.join(sorted(set(part.words['dtype'].tolist())))}"
         )
-        blocks += _blocks(found, form, big, errors, source)
+        seen = tuple(d for d in GENERATIONS[generation] if d in set(part.words["device"].tolist()))
+        blocks += [replace(b, measured=seen) for b in _blocks(found, form, big, errors, source)]
         fixed |= {f"gemm.{key}": v for key, v in found.items()}
     if not blocks:
         return None
     present = tuple(d for d in GENERATIONS[generation] if d in set(mine.words["device"].tolist()))
+    blocks = [replace(b, measured=() if b.measured == present else b.measured) for b in blocks]
     sizes = datasheet_block(bare(present[0]), CACHE_PER_SM)
     return Section(present, (*blocks, sizes, *_grouped(rows, generation, fixed)))
 
@@ -336,7 +338,7 @@ def _searched(rows: Rows, sections: dict[str, Section]) -> dict[str, Section]:
                 extra = {f"impl.{SEARCHED}.efficiency": min(b.values["efficiency"] * factor, 1.0)}
                 extra |= {f"impl.{SEARCHED}.{f.name}": 0.0 for f in QUANTISE_FREE if f.name in b.values}
                 # The source begins with that of the coefficients that it scales (`hwmodels.kernels.gemm`).
-                blocks.append(Block(b.prefix, f"{b.source}; {source}", len(ratios), residual, extra))
+                blocks.append(Block(b.prefix, f"{b.source}; {source}", len(ratios), residual, extra, b.measured))
         found[name] = replace(section, blocks=tuple(blocks))
     return found
 

@@ -31,6 +31,7 @@ def content(kind: str, found: LawSections) -> str:
                     "residual": number(b.residual, 2),
                     "values": {key: number(value, 4) for key, value in sorted(b.values.items())},
                 }
+                | ({"measured": list(b.measured)} if b.measured else {})
                 for b in section.blocks
             ],
         }

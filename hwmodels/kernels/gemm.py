@@ -52,9 +52,12 @@ FORMAT_SPREAD = 0.08
 """Added to the spread where another format's coefficients stand in: fp8 and fp8_block kernels of one library are that
 far apart at the median on H100 and B200 (gemm_measured.csv)."""
 
+IMPLEMENTATIONS = ("trtllm", "sglang", "vllm", "vidur", "mamf")
+"""Implementations that a fit of all of them told apart (`hwmodels.implementations`)."""
+
 IMPLEMENTATION_SPREAD = 0.08
-"""Added for an implementation that was not measured: rows that differ in nothing else are 8-20% apart (data/README,
-trap 7)."""
+"""Added for an implementation that was not measured, or is not stated (``impl=""``) where several were: rows that
+differ in nothing else are 8-20% apart (data/README, trap 7)."""
 
 CACHE_PER_SM = 0.38 * 2**20
 """Bytes of L2 for each SM where neither the catalog entry nor the laws state any: what A100 and H100 have."""
@@ -267,7 +270,11 @@ def _spread(device: Device, form: Format, impl: str, large: NDArray[np.bool_]) -
     if measured and measured[0] != form.name and {measured[0], form.name} != {"bf16", "fp16"}:
         extra += FORMAT_SPREAD
     special = [key for _, keys in _names(device.kind, form, impl, "efficiency") for key in keys]
-    if impl and measured and not any(key in device.coefficients for key in special):
+    # A calibration on one's own device has no implementations to tell apart.
+    fit = lead.source.partition(";")[0]
+    told = (device.coefficients.get(f"gemm.{f}.impl.{i}.efficiency") for f in measured[:1] for i in IMPLEMENTATIONS)
+    unstated = not impl and any(c is not None and c.source.startswith(fit) for c in told)
+    if unstated or (impl and measured and not any(key in device.coefficients for key in special)):
         extra += IMPLEMENTATION_SPREAD
     return np.where(large, found[0] + extra, found[1] + extra)
 

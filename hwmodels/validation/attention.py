@@ -73,7 +73,7 @@ def score(path: Path) -> Scored:
         if dtype not in device.peak_flops:
             out.reason[its] = f"{device_name} has no {dtype} peak"
             continue
-        price = predict(device, rows.take(its), impl or "flash", dtype, kv_dtype)
+        price = predict(device, rows.take(its), impl, dtype, kv_dtype)
         out.predicted_s[its], out.spread[its] = price.mid, price.spread
         _label(out, rows, its, device_name, impl, dtype, kv_dtype)
     return out

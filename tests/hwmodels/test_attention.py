@@ -330,6 +330,7 @@ def test_chain_of_blocks() -> None:
     # Leaving frameworks out: 12-15% off where the library is the same, 14-46% where it is not.
     assert efficiency("sglang-fa3", "") == (0.7, pytest.approx(0.1 + 0.15))
     assert efficiency("nobody", "") == (0.6, pytest.approx(0.1 + 0.35))
+    assert efficiency("", "") == (0.6, pytest.approx(0.1 + 0.35))
 
 
 def test_transferred_device_is_less_sure() -> None:

@@ -28,6 +28,21 @@ def test_another_member_is_less_sure_and_says_so() -> None:
     assert "transferred from a" in moved.source
 
 
+def test_another_generation_is_less_sure_still_and_a_block_may_have_fewer_devices() -> None:
+    lead = "gemm.bf16.efficiency"
+    assert laws.named("gemm", SECTION, "b", foreign=True)[lead].residual == pytest.approx(0.05 + 0.20)
+    section = Section(("a", "b"), (Block("bf16.", "rows of a", 40, 0.05, {"efficiency": 0.8}, ("a",)),))
+    assert laws.named("gemm", section, "a")[lead].residual == 0.05
+    assert laws.named("gemm", section, "b")[lead].residual == pytest.approx(0.05 + TRANSFER_SPREAD)
+
+
+def test_a_device_is_transferred_in_the_formats_it_was_not_measured_in() -> None:
+    # H800's rows are block-scaled fp8 (DeepGEMM); its 16-bit law is H100's.
+    mine, theirs = (catalog.device(n).coefficients for n in ("h800-sxm-80gb", "h100-sxm-80gb"))
+    for name, more in (("gemm.bf16.efficiency", TRANSFER_SPREAD), ("gemm.fp8_block.efficiency", 0.0)):
+        assert mine[name].residual == pytest.approx(theirs[name].residual + more)
+
+
 def test_collectives_keep_the_names_of_ops_in_front() -> None:
     section = Section(("x",), (Block("all_reduce.", "s", 1, 0.1, {"hop": 1e-6}),))
     assert set(laws.named("collectives", section, "x")) == {"all_reduce.hop"}

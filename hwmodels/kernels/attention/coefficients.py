@@ -24,6 +24,8 @@ from hwmodels.device import Coefficient, Device
 
 REFERENCE_IMPL = "flash"
 """``impl`` of the reference kernels of a generation: FlashAttention-2 or -3, or what serves in its place."""
+UNSTATED = "unstated"
+"""``impl=""``: priced as the reference, as unsure as a kernel that nobody measured."""
 MODES = ("", "kv8", "fp8")
 PARTS = ("forward", "backward", "decode")
 STEPS_APART = ("vllm-flashinfer", "vllm-trtllm")
@@ -161,7 +163,7 @@ _NAMES = {
 def _chain(device: Device, impl: str, mode: str, part: str) -> tuple[list[str], float]:
     """Prefixes after ``attention.``, from what is common to what is special; what the spread gains on the way."""
     blocks = known(device, part)
-    wanted = "" if impl == REFERENCE_IMPL else impl
+    wanted = "" if impl == REFERENCE_IMPL else impl or UNSTATED
     own = wanted if wanted in blocks else nearest(wanted, blocks)
     modes = blocks.get(own, frozenset())
     chain = [""]
