@@ -33,7 +33,7 @@ def _kind(impl: str) -> str:
 
 
 def _places(rows: Rows) -> tuple[NDArray[np.object_], NDArray[np.object_], list[str], NDArray[np.bool_]]:
-    """Nodes of each row in words, the link that carries it, the fabric that the law sees, and if its network is stated."""
+    """Nodes of each row in words, the link that carries it, the fabric of the law, and if its network is stated."""
     nodes, link, fabric, known = [], [], [], []
     for name, stated, gpus in zip(rows.words["system"], rows.numbers["n_nodes"], rows.numbers["n_gpus"], strict=True):
         system = systems.system_of(str(name))
