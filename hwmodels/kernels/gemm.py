@@ -257,6 +257,11 @@ def _gpu_chunk(sizes: list[FloatArray], c: Mapping[str, float], quantise: bool) 
     return seconds
 
 
+def _same_fit(one: Coefficient | None, lead: Coefficient) -> bool:
+    """Whether a coefficient is of the fit that `lead` is of."""
+    return one is not None and one.source.startswith(lead.source.partition(";")[0])
+
+
 def _spread(device: Device, form: Format, impl: str, large: NDArray[np.bool_]) -> FloatArray:
     """Relative half-width: the residual of the size class, and what a stand-in adds."""
     lead = _find(device, form, impl, "efficiency")
@@ -270,11 +275,11 @@ def _spread(device: Device, form: Format, impl: str, large: NDArray[np.bool_]) -
     if measured and measured[0] != form.name and {measured[0], form.name} != {"bf16", "fp16"}:
         extra += FORMAT_SPREAD
     special = [key for _, keys in _names(device.kind, form, impl, "efficiency") for key in keys]
-    # A calibration on one's own device has no implementations to tell apart.
-    fit = lead.source.partition(";")[0]
-    told = (device.coefficients.get(f"gemm.{f}.impl.{i}.efficiency") for f in measured[:1] for i in IMPLEMENTATIONS)
-    unstated = not impl and any(c is not None and c.source.startswith(fit) for c in told)
-    if unstated or (impl and measured and not any(key in device.coefficients for key in special)):
+    # Those that the fit in use told apart; a calibration on one's own device tells none, an anchor row its own.
+    told = [f"gemm.{f}.impl.{i}.efficiency" for f in measured[:1] for i in IMPLEMENTATIONS]
+    same = [key for key in (*special, *told) if _same_fit(device.coefficients.get(key), lead)]
+    missed = bool(same) and not any(key in same for key in special)
+    if missed or (impl and measured and not any(key in device.coefficients for key in special)):
         extra += IMPLEMENTATION_SPREAD
     return np.where(large, found[0] + extra, found[1] + extra)
 

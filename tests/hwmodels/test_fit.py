@@ -202,7 +202,7 @@ def test_every_fault_of_a_measured_file(tmp_path: Path) -> None:
     for where in (":3: column time_us", ":4: column k", ":5: column m", ":5: column time_us"):
         assert where in text
     path.write_text("gpu,m,n\n")
-    with pytest.raises(InputError, match="columns k, time_us, dtype, notes, source are missing"):
+    with pytest.raises(InputError, match="columns k, time_us, dtype are missing"):
         measured.gemm(path)
     with pytest.raises(InputError, match="no such file"):
         measured.gemm(tmp_path / "none.csv")
