@@ -43,6 +43,8 @@ from hwmodels.network import Fabric, Link
 PROTOCOLS = ("ll", "ll128", "simple")
 ALGORITHMS = ("ring", "tree", "nvls", "pairs")
 LL_CHUNK_BYTES = 4096.0
+FULL_PORT = 8.0
+"""Senders that fill a network port together: assumed, those of a node on one port."""
 NIC_KINDS = ("infiniband", "roce", "efa", "ethernet")
 """Kinds of network ports; a torus or a host has one rank a node by nature."""
 
@@ -60,22 +62,29 @@ def _share(value: float) -> float:
     return min(max(value, 1e-9), 1.0)
 
 
-def few_ranks(link: Link, op: str, group: Group) -> FloatArray:
-    """How far a group's ranks a node are from those measured: 0 from ``least_ranks`` on, 1 for one rank."""
+def few_ranks(fabric: Fabric, link: Link, op: str, group: Group) -> FloatArray:
+    """How far a group's ranks a node are from those measured: 0 from ``least_ranks`` on, 1 for one rank.
+
+    Ports that several GPUs of the node share are kept busy by the groups side by side, however few ranks each has:
+    from one sender a port, where that is no help, to `FULL_PORT`, where it is all.
+    """
     least = between(link, op, "least_ranks")
     if least <= 1.0 or link.kind not in NIC_KINDS or op == "send_recv":
         return np.zeros(np.shape(group.ranks))
-    return np.asarray(1.0 - np.clip(np.log2(np.maximum(group.ranks, 1.0)) / np.log2(least), 0.0, 1.0))
+    few = 1.0 - np.clip(np.log2(np.maximum(group.ranks, 1.0)) / np.log2(least), 0.0, 1.0)
+    senders = group.ranks * fabric.side_by_side(group.ranks, group.stride) / max(fabric.ports_per_node, 1)
+    crowd = np.clip(np.log2(np.maximum(senders, 1.0)) / np.log2(FULL_PORT), 0.0, 1.0)
+    return np.asarray(few * (1.0 - crowd))
 
 
-def port_share(link: Link, op: str, share: float, group: Group) -> FloatArray:
+def port_share(fabric: Fabric, link: Link, op: str, share: float, group: Group) -> FloatArray:
     """Share of its network ports that a group reaches: `share` where so many ranks a node were measured.
 
     One rank a node reaches at most what a send-recv of one rank does on the same kind of port (36 of 50 GB/s on NDR),
     those between are interpolated in the logarithm of the ranks: no group is priced at a rate that none was seen at.
     """
     one = min(_share(between(link, "send_recv", "pair.efficiency")), _share(share))
-    few = few_ranks(link, op, group)
+    few = few_ranks(fabric, link, op, group)
     return np.asarray(few * one + (1.0 - few) * _share(share))
 
 
@@ -193,7 +202,7 @@ def across_seconds(
     share = between(link, op, f"{p}.efficiency")
     if algorithm == "ring" and p == "simple":
         share = between(link, op, "ring.efficiency")
-    crossing = nbytes * out / (rail * port_share(link, op, share, group))
+    crossing = nbytes * out / (rail * port_share(fabric, link, op, share, group))
     latency = latency + net_hops * (between(link, op, f"{p}.hop") + link.latency_s)
     return np.asarray(latency + tail + _together(moved, crossing, loss))
 
@@ -212,7 +221,7 @@ def _pairs_across(
         far = start + between(link, op, "pair.hop")
         rate = _share(between(link, op, "pair.rate")) * fabric.port_bandwidth
         return np.asarray(np.maximum(near, far + np.maximum(nbytes / _messages(member, group) / rate, floor)))
-    share = port_share(link, op, between(link, op, "pair.efficiency"), group)
+    share = port_share(fabric, link, op, between(link, op, "pair.efficiency"), group)
     bulk = start + between(link, op, "pair.bulk_hop") + floor / share
     return np.asarray(np.maximum(near, bulk))
 

@@ -56,7 +56,7 @@ def relative_spread(
         return np.asarray(result)
     network = np.where(large, _class_spread(fabric.inter, "large"), _class_spread(fabric.inter, "small"))
     wider = np.where(group.ranks > 1.0, np.maximum(result, network), network)
-    wider = wider + FEW_RANKS_SPREAD * few_ranks(fabric.inter, op, group)
+    wider = wider + FEW_RANKS_SPREAD * few_ranks(fabric, fabric.inter, op, group)
     result = np.where(group.nodes > 1.0, wider, result)
     return np.asarray(result + np.where(group.nodes > NO_EVIDENCE_NODES, NO_EVIDENCE_SPREAD, 0.0))
 

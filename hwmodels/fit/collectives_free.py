@@ -65,7 +65,7 @@ NETWORK_PAIRS = (
     Free("pair.efficiency", 0.6, 0.02, 1.0),
 )  # fmt: skip
 NETWORK_KINDS = ("infiniband", "roce", "efa", "ethernet")
-INFERRED = ("infiniband-hdr-host", "ethernet-100g")
+INFERRED = ("infiniband-hdr-host", "ethernet-100g-host")
 """Networks whose kind the rows do not state: they say nothing of others."""
 TOLERANCE = 1e-5
 FEW_ROWS = 6

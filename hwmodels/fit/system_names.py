@@ -32,10 +32,12 @@ RACK = 72
 UNSTATED = "infiniband-hdr-host"
 """What two nodes without a stated network reached: 6-8 GB/s for one GPU, at most twice that for eight, as through host
 memory. Whether they lacked GPUDirect is not known."""
+UNSTATED_PAIRS = "ethernet-100g-host"
+"""The same for nodes whose GPUs are joined in pairs; a link of its own, which speaks for no network that is stated."""
 CLOUDS: tuple[tuple[str, str, int], ...] = (
     # pattern, network, ports of a node where the cell does not count them (of a domain of 72 GPUs for GB200, GB300)
     (r"GB[23]00", "infiniband-ndr", 72),
-    (r"pairwise|A40\b", "ethernet-100g", 1),
+    (r"pairwise|A40\b", UNSTATED_PAIRS, 1),
     (r"inter-node net\b", UNSTATED, 2),
     (r"p4d", "efa-v1", 4), (r"p5en", "efa-v3", 16), (r"p5", "efa-v2", 32), (r"[Pp]6-[Bb]", "efa-v4", 8),
     (r"TCPXO|a3-mega", "tcpxo", 8), (r"TCPX|a3-high", "tcpx", 4),
@@ -93,7 +95,7 @@ class System:
     @property
     def stated(self) -> bool:
         """Whether the network is known from its name, and not only from what it reached."""
-        return self.inter not in (UNSTATED, "ethernet-100g")
+        return self.inter not in (UNSTATED, UNSTATED_PAIRS)
 
     def nodes(self, stated: float, n_gpus: float) -> int:
         """NVLink domains of a row: trays of a rack are one domain."""

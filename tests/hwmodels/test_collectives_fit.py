@@ -82,7 +82,7 @@ def rows_of(*cells: tuple[str, int, int, str, float, float, str]) -> Rows:
         ("2xH100 NVL", 8, "nvlink4-bridge", "", 0),
         ("8xA800", 8, "nvlink3-a800", "", 0),
         ("8x Gaudi 3", 8, "roce-gaudi3", "", 0),
-        ("4xH100 pairwise NVLink (all_reduce only)", 4, "nvlink4-bridge", "ethernet-100g", 1),
+        ("4xH100 pairwise NVLink (all_reduce only)", 4, "nvlink4-bridge", "ethernet-100g-host", 1),
     ],
 )
 def test_systems_are_told_apart_by_their_fabric(cell: str, gpus: int, intra: str, inter: str, ports: int) -> None:
