@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from hwmodels import energy
 from hwmodels.device import Device
+from hwmodels.kernels.memory import memory_coefficient
 
 COMPUTE = ("forward", "backward", "recompute")
-STREAMING_SHARE = 0.65
-"""Memory utilisation of the optimizer: the share of the bandwidth that training's streams reach
-(`hwmodels.kernels.memory`)."""
 
 
 def step_joules(
@@ -42,7 +40,8 @@ def step_joules(
     busy = sum(row[name] for row in phases for name in COMPUTE) / ranks
     streaming = sum(row["optimizer"] for row in phases) / ranks
     reached = min(hardware_flops / peak_flops / busy, 1.0) if busy > 0 else 0.0
-    parts = [energy.Phase.of(busy, reached), energy.Phase.of(streaming, 0.0, STREAMING_SHARE)]
+    reach = memory_coefficient(device, "efficiency").value  # what a stream reaches by the law that priced it
+    parts = [energy.Phase.of(busy, reached), energy.Phase.of(streaming, 0.0, min(reach, 1.0))]
     whole = max(step_s, busy + streaming)
     return float(energy.step_energy_j(device, parts, whole, gpus=gpus, pue=energy.PUE.value).mid)
 

@@ -169,7 +169,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
             reduce_each_microbatch=True,
             fused_optimizer=False,
             notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, FlashAttention-2 with MPT's ALiBi "
-            "bias, which computes the masked half as well (rows of 8,000 tokens and more show it), eager elementwise "
+            "bias; the masked half is taken as computed, which its own rows of 8,000 tokens and more suggest and no "
+            "code was read for; eager elementwise "
             "kernels, low precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross "
             "entropy.",
             source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
