@@ -239,7 +239,7 @@ class _Stages:
         p, rows = self.priced, self.rows
         layers = [value(b)[rows] for b in p.layers]
         ends = value(p.embedding)[rows], value(p.head)[rows]
-        return over_stages(p.model, self.pp, self.vpp, self.schedule, self.layouts.split, layers, *ends)
+        return over_stages(p.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers, layers, *ends)
 
     def by_rank(self, value: FloatArray) -> FloatArray:
         """Per micro-batch of a rank: the sum of its virtual stages, each copy of a pipeline taking its share."""
@@ -358,7 +358,7 @@ class _Stages:
         p, zero = self.priced, np.zeros(len(self.rows))
         none = [zero for _ in p.layers]
         ends = p.embedding.forward.total_s[self.rows], p.head.forward.total_s[self.rows]
-        place = (p.model, self.pp, self.vpp, self.schedule, self.layouts.split)
+        place = (p.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers)
         first = over_stages(*place, none, ends[0], zero)
         last = over_stages(*place, none, zero, ends[1])
         pieces = np.repeat(((whole - first - last) / k)[..., None], k, axis=-1)

@@ -72,7 +72,7 @@ def stage_elements(
         if not any(np.any(p) for p in parts):
             return np.zeros((len(layouts), pp, get_schedule(schedule).chunks(vpp)))
         full = [np.broadcast_to(p, (len(layouts),)) for p in parts]
-        return over_stages(model, pp, vpp, schedule, layouts.split, full[:-2], *full[-2:])
+        return over_stages(model, pp, vpp, schedule, layouts.stage_layers, full[:-2], *full[-2:])
 
     dense = Elements(total("dense"), total("frozen_dense"), total("packed_dense"), total("other_dense"))
     none = np.zeros_like(dense.all)

@@ -168,7 +168,7 @@ def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vp
 
     blocks = [policy(b) for b in lowered.layers]
     ends = policy(lowered.embedding), policy(lowered.head)
-    return over_stages(model, pp, vpp, schedule, layouts.split, blocks, *ends)
+    return over_stages(model, pp, vpp, schedule, layouts.stage_layers, blocks, *ends)
 
 
 def _waiting(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
@@ -177,7 +177,7 @@ def _waiting(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, 
     if not get_schedule(schedule).split_backward:
         return np.zeros((n, 1, 1))
     blocks = [np.broadcast_to(b.weight_bytes, (n,)) for b in (*lowered.layers, lowered.embedding, lowered.head)]
-    return over_stages(model, pp, vpp, schedule, layouts.split, blocks[:-2], blocks[-2], blocks[-1])
+    return over_stages(model, pp, vpp, schedule, layouts.stage_layers, blocks[:-2], blocks[-2], blocks[-1])
 
 
 def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
@@ -186,7 +186,7 @@ def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, 
     The largest of the kinds that the rank holds.
     """
     n = len(layouts)
-    held = layer_counts(model, pp, vpp, schedule, layouts.split).sum(axis=3) > 0  # (1 or n, kinds, pp)
+    held = layer_counts(model, pp, vpp, schedule, layouts.stage_layers).sum(axis=3) > 0  # (1 or n, kinds, pp)
     held = np.moveaxis(held, 0, 1)  # (kinds, 1 or n, pp)
 
     def largest(values: list[FloatArray]) -> FloatArray:

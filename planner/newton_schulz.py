@@ -39,7 +39,7 @@ def newton_schulz(priced: PricedModel, layouts: LayoutBatch, pp: int, vpp: int, 
         weighted.append(steps * spread)
     none = np.zeros(len(layouts))
     total, sure = (
-        over_stages(priced.model, pp, vpp, schedule, layouts.split, parts, none, none).sum(axis=2)
+        over_stages(priced.model, pp, vpp, schedule, layouts.stage_layers, parts, none, none).sum(axis=2)
         for parts in (seconds, weighted)
     )
     return Estimate.of(total, float(np.max(np.divide(sure, total, out=np.zeros_like(total), where=total > 0))))

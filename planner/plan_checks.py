@@ -20,8 +20,8 @@ from planner.model.spec import ModelSpec
 from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
 from planner.plan import OPTIMIZERS, PRECISIONS, Plan, StagePlan
 from planner.precision import workload_faults
-from planner.presets import get as get_preset
 from planner.presets import names as framework_names
+from planner.presets import of as preset_of
 from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
 
@@ -46,7 +46,7 @@ def plan_faults(plan: Plan, source: str = "") -> list[Fault]:
     found += sequence_faults(model, work.seq_len, place(source, "workload.seq_len"))
     if found:
         return found
-    found += workload_faults(work, get_preset(work.framework), place(source, "workload"))
+    found += workload_faults(work, preset_of(work), place(source, "workload"))
     if found:
         return found
     context = RuleContext.of(model, work, plan.layout.world)

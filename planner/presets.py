@@ -14,8 +14,10 @@ from dataclasses import replace
 
 from hwmodels.errors import Fault, InputError
 from planner.framework import TORCH_SCHEDULES, FrameworkPreset, HostConstant
+from planner.switches import applied
+from planner.training import Workload
 
-__all__ = ["FrameworkPreset", "HostConstant", "get", "instead", "names", "preset_for_source"]
+__all__ = ["FrameworkPreset", "HostConstant", "get", "instead", "names", "of", "preset_for_source"]
 
 _MEGATRON_BUCKET = 40_000_000 * 4
 _MEGATRON = FrameworkPreset(
@@ -240,6 +242,11 @@ def get(name: str) -> FrameworkPreset:
     except KeyError:
         what = f"unknown framework preset {name!r}"
         raise InputError(Fault(what, "framework", "", "one of " + ", ".join(_PRESETS))) from None
+
+
+def of(workload: Workload) -> FrameworkPreset:
+    """The preset of a workload's framework, with the workload's switches set; `InputError` as `get`."""
+    return applied(get(workload.framework), workload.switches)
 
 
 @contextmanager

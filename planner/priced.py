@@ -17,7 +17,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of, require, with_plain_ends
 from planner.presets import FrameworkPreset
-from planner.presets import get as get_preset
+from planner.presets import of as preset_of
 from planner.price import BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
 from planner.workload.op import Block
@@ -58,7 +58,7 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     hwmodels.errors.InputError
         Where the framework or the device does not have the workload's precision, with the nearest that it has.
     """
-    preset = get_preset(workload.framework)
+    preset = preset_of(workload)
     require(workload, preset, cluster.device)
     model = with_plain_ends(model, recipe_of(workload, preset))
     keys = np.stack([getattr(layouts, k) for k in BLOCK_KEYS], axis=1)

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
-from hwmodels.errors import Fault
+from hwmodels.errors import Fault, InputError
 from planner.layout import RECOMPUTE, SCHEDULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Workload
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
+from planner.switches import Switches, normal
 from planner.training import KINDS, MODULES
 
 MAX = "max"
@@ -38,6 +39,16 @@ def near(word: str, known: tuple[str, ...]) -> str:
     """The known names that resemble a word, or all of them."""
     close = difflib.get_close_matches(word, known, 2, 0.6)
     return " or ".join(close or known)
+
+
+def _switches(value: Any) -> Switches:
+    """A mapping of switch names to values."""
+    if not isinstance(value, dict):
+        raise RefusedError(f"value {value!r}", "switches are a mapping of names to values", "{cuda_graphs: true}")
+    try:
+        return normal({str(name): word for name, word in value.items()})
+    except InputError as error:
+        raise RefusedError(error.faults[0].what, error.faults[0].why, error.faults[0].fix) from None
 
 
 def _whole(value: Any, least: int) -> int:
@@ -189,6 +200,7 @@ class WorkloadFile(Strict):
     documents: DocumentsFile | None = None
     grad_dtype: Literal["", "fp32", "bf16"] = ""
     main_dtype: Literal["fp32", "bf16", "remainder"] = "fp32"
+    switches: Annotated[Any, PlainValidator(_switches, json_schema_input_type=dict[str, str])] = ()
 
     def workload(self) -> Workload:
         """The workload; adapters mean that only they are trained.

@@ -83,7 +83,7 @@ def over_stages(
     Parameters
     ----------
     splits : ndarray (n,)
-        `LayoutBatch.split` of the n layouts.
+        `LayoutBatch.stage_layers` of the n layouts.
     layers : sequence of ndarray (n,)
         The value of one layer of each kind.
     embedding, head : ndarray (n,)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
+from planner.switches import Switches, described, normal
 
 LARGEST = 2**30
 """Most sequences a step and tokens a sequence: far beyond any run, and safe in 64-bit products."""
@@ -132,6 +133,8 @@ class Workload:
         ``"fp32"`` or ``"bf16"``; blank: the framework's.
     main_dtype : str
         One of `planner.optimizers.MAIN_DTYPES`.
+    switches : tuple of (name, word)
+        Fields of the framework preset that this run sets otherwise (`planner.switches`).
     """
 
     seq_len: int
@@ -144,6 +147,7 @@ class Workload:
     documents: Documents | None = None
     grad_dtype: str = ""
     main_dtype: str = "fp32"
+    switches: Switches = ()
 
     def __post_init__(self) -> None:
         faults = []
@@ -164,6 +168,7 @@ class Workload:
             faults.append(Fault(what, "workload.documents", why, fix))
         if faults:
             raise InputError(faults)
+        object.__setattr__(self, "switches", normal(self.switches))
         if self.kind == "lora" and self.lora is None:
             object.__setattr__(self, "lora", Lora())
 
@@ -185,4 +190,5 @@ class Workload:
             found.append(f"documents of {self.documents.mean_tokens:g} tokens (attending {self.attended_tokens:g})")
         found += [f"gradients {self.grad_dtype}"] * bool(self.grad_dtype)
         found += [f"main weights {self.main_dtype}"] * (self.main_dtype != "fp32")
+        found += [described(self.switches)] * bool(self.switches)
         return ", ".join(found)

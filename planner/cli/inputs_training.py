@@ -11,6 +11,7 @@ from hwmodels.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from planner.plan import Documents, Lora
+    from planner.switches import Switches
 
 Kind = Annotated[str | None, typer.Option("--kind", help="pretrain (default), sft or lora.")]
 LoraText = Annotated[
@@ -31,6 +32,14 @@ DocumentsText = Annotated[
 ]
 GradDtype = Annotated[str | None, typer.Option("--grad-dtype", help="fp32 or bf16; the framework's if not given.")]
 MainDtype = Annotated[str | None, typer.Option("--main-dtype", help="Main weights: fp32 (default), bf16, remainder.")]
+Switch = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--switch",
+        metavar="NAME=VALUE",
+        help="Set a field of the framework preset otherwise, as cuda_graphs=true (repeatable; list frameworks).",
+    ),
+]
 
 _LORA = "rank=16,modules=qkv+o,dropout=0.1,base=nf4"
 
@@ -79,8 +88,28 @@ def documents(text: str) -> Documents:
     return Documents(mean, square)
 
 
+def switches(pairs: list[str]) -> Switches:
+    """Switches from ``NAME=VALUE`` words; `InputError` with every one that is none."""
+    from planner.switches import normal
+
+    found, faults = {}, []
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            faults.append(Fault(f"{pair!r} has no value", "--switch", "", "--switch cuda_graphs=true"))
+        found[name.strip()] = value
+    if faults:
+        raise InputError(faults)
+    return normal(found)
+
+
 def stated(
-    kind: str | None, adapters: str | None, lengths: str | None, grad_dtype: str | None, main_dtype: str | None
+    kind: str | None,
+    adapters: str | None,
+    lengths: str | None,
+    grad_dtype: str | None,
+    main_dtype: str | None,
+    switch: list[str] | None = None,
 ) -> dict[str, Any]:
     """The options that were given, read; None where not given. Adapters mean that only they are trained.
 
@@ -91,7 +120,7 @@ def stated(
     """
     faults: list[Fault] = []
 
-    def read(what: Any, text: str | None) -> Any:
+    def read(what: Any, text: Any) -> Any:
         try:
             return None if text is None else what(text)
         except InputError as error:
@@ -101,7 +130,7 @@ def stated(
     found = {
         "kind": kind or (None if adapters is None else "lora"),
         "lora": read(lora, adapters), "documents": read(documents, lengths),
-        "grad_dtype": grad_dtype, "main_dtype": main_dtype,
+        "grad_dtype": grad_dtype, "main_dtype": main_dtype, "switches": read(switches, switch),
     }  # fmt: skip
     if faults:
         raise InputError(faults)

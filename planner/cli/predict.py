@@ -39,6 +39,7 @@ def predict(
     documents: training.DocumentsText = None,
     grad_dtype: training.GradDtype = None,
     main_dtype: training.MainDtype = None,
+    switch: training.Switch = None,
     tp: lay.Tp = None,
     sp: lay.Sp = None,
     cp: lay.Cp = None,
@@ -70,7 +71,7 @@ def predict(
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
-        **training.stated(kind, lora, documents, grad_dtype, main_dtype),
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch),
     }  # fmt: skip
     if plan is not None:
         lay.not_with_plan(model=model, **stated, **degrees)

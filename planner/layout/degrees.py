@@ -6,8 +6,9 @@ million.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,27 @@ AXES: tuple[str, ...] = (
     "pp",
     "world",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """How a field of `Layout` that is no number stands in a `LayoutBatch`: as a whole number."""
+
+    encode: Callable[[Any], int]
+    decode: Callable[[int], Any]
+
+
+def _position(names: tuple[str, ...]) -> Code:
+    """A word as its position in `names`."""
+    return Code(names.index, names.__getitem__)
+
+
+CODES: dict[str, Code] = {
+    "recompute": _position(RECOMPUTE),
+    "schedule": _position(SCHEDULES),
+    "stage_layers": Code(split_id, split_of),
+}
+"""Field of `Layout` -> its code; every other field is a whole number as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +133,20 @@ class Layout:
         return " ".join(parts) if parts else "single"
 
 
+_DEFAULTS: dict[str, int] = {
+    f.name: CODES[f.name].encode(f.default) if f.name in CODES else int(f.default)  # type: ignore[arg-type]
+    for f in fields(Layout)
+}
+"""Default of each field of `Layout` as it stands in a `LayoutBatch`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutBatch:
     """Many layouts as arrays of one shape (``()`` for a single one).
 
-    Fields as in `Layout`; `recompute` and `schedule` are indices into `RECOMPUTE` and
-    `SCHEDULES`, `split` numbers `Layout.stage_layers` (`planner.layout.splits.split_id`; 0 is the default rule).
+    Fields as in `Layout`, those that are no numbers by their `CODES`: `recompute` and `schedule` are
+    indices into `RECOMPUTE` and `SCHEDULES`, `stage_layers` is a number of `planner.layout.splits.split_id`
+    (0 is the default rule).
     """
 
     tp: IntArray
@@ -132,7 +162,7 @@ class LayoutBatch:
     mbs: IntArray
     recompute: IntArray
     schedule: IntArray
-    split: IntArray
+    stage_layers: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
@@ -141,17 +171,18 @@ class LayoutBatch:
         items: Sequence[Layout] = [layouts] if isinstance(layouts, Layout) else layouts
         columns = {}
         for field in fields(cls):
-            values: list[int] = []
-            for item in items:
-                value = split_id(item.stage_layers) if field.name == "split" else getattr(item, field.name)
-                if field.name == "recompute":
-                    value = RECOMPUTE.index(value)
-                elif field.name == "schedule":
-                    value = SCHEDULES.index(value)
-                values.append(value)
+            values = [getattr(item, field.name) for item in items]
+            if (code := CODES.get(field.name)) is not None:
+                values = [code.encode(value) for value in values]
             array = np.asarray(values, dtype=np.int64)
             columns[field.name] = array[0] if single else array
         return cls(**{name: np.asarray(array) for name, array in columns.items()})
+
+    @classmethod
+    def filled(cls, columns: Mapping[str, IntArray]) -> LayoutBatch:
+        """From columns of one shape; a field without a column has the default of `Layout` throughout."""
+        like = next(iter(columns.values()))
+        return cls(**{f.name: columns.get(f.name, np.full_like(like, _DEFAULTS[f.name])) for f in fields(cls)})
 
     def __len__(self) -> int:
         return int(np.size(self.tp))
@@ -163,10 +194,8 @@ class LayoutBatch:
     def layout(self, i: int) -> Layout:
         """The i-th layout as a `Layout`."""
         values = {f.name: int(np.atleast_1d(getattr(self, f.name))[i]) for f in fields(self)}
-        recompute, schedule, split = (values.pop(name) for name in ("recompute", "schedule", "split"))
-        return Layout(
-            **values, recompute=RECOMPUTE[recompute], schedule=SCHEDULES[schedule], stage_layers=split_of(split)
-        )
+        fields_of: dict[str, Any] = {n: CODES[n].decode(v) if n in CODES else v for n, v in values.items()}
+        return Layout(**fields_of)
 
     @property
     def world(self) -> IntArray:

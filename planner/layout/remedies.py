@@ -9,7 +9,7 @@ from planner.layout.degrees import SCHEDULES, Layout, divisors
 from planner.layout.splits import split_faults
 from planner.model.spec import ModelSpec, Moe
 from planner.presets import FrameworkPreset
-from planner.presets import get as get_preset
+from planner.presets import of as preset_of
 from planner.schedule import get as get_schedule
 from planner.training import Workload
 
@@ -35,7 +35,7 @@ class RuleContext:
         hwmodels.errors.InputError
             For an unknown framework.
         """
-        return cls(model, workload.gbs, workload.seq_len, world, get_preset(workload.framework), workload)
+        return cls(model, workload.gbs, workload.seq_len, world, preset_of(workload), workload)
 
 
 MOST_ACTIONS = 65_536

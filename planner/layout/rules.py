@@ -106,16 +106,16 @@ def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
 
 def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     """The default rule deals layers to as many stages as there are; a given split must match the model."""
-    fits = np.asarray((b.pp * b.vpp <= ctx.model.n_layers) | (b.split > 0))
-    if not np.any(b.split):
+    fits = np.asarray((b.pp * b.vpp <= ctx.model.n_layers) | (b.stage_layers > 0))
+    if not np.any(b.stage_layers):
         return fits
-    keys = np.stack([np.atleast_1d(b.split), np.atleast_1d(b.pp * b.vpp)], axis=1)
+    keys = np.stack([np.atleast_1d(b.stage_layers), np.atleast_1d(b.pp * b.vpp)], axis=1)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     dealt = np.asarray([
         split == 0 or not split_faults(split_of(int(split)), ctx.model.n_layers, int(stages))
         for split, stages in unique
     ])
-    return fits & dealt[inverse.reshape(-1)].reshape(np.shape(b.split))
+    return fits & dealt[inverse.reshape(-1)].reshape(np.shape(b.stage_layers))
 
 
 def _vpp_fits(b: LayoutBatch, _: RuleContext) -> BoolArray:

@@ -80,7 +80,7 @@ def with_balanced_stages(priced: PricedModel) -> PricedModel:
     uneven = np.asarray([not is_even(n_layers, int(s)) for s in np.unique(stages)])[
         np.unique(stages, return_inverse=True)[1].reshape(-1)
     ]
-    chosen = np.flatnonzero(uneven & (layouts.split == 0))
+    chosen = np.flatnonzero(uneven & (layouts.stage_layers == 0))
     if not len(chosen):
         return priced
     keys = np.stack([priced.inverse[chosen], layouts.recompute[chosen], stages[chosen]], axis=1)
@@ -90,9 +90,9 @@ def with_balanced_stages(priced: PricedModel) -> PricedModel:
         rows = np.flatnonzero(unique[:, 2] == count)
         costs, first, last = _seconds(priced, unique[rows, 0], unique[rows, 1])
         found[rows] = [split_id(split) for split in balanced(costs, first, last, int(count))]
-    split = layouts.split.copy()
+    split = layouts.stage_layers.copy()
     split[chosen] = found[back.reshape(-1)]
-    return replace(priced, layouts=replace(layouts, split=split))
+    return replace(priced, layouts=replace(layouts, stage_layers=split))
 
 
 def _seconds(priced: PricedModel, rows: IntArray, recompute: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -13,7 +13,7 @@ from hwmodels.errors import Fault, InputError
 from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, is_even
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
-from planner.presets import get as get_preset
+from planner.presets import of as preset_of
 from planner.schedule import get as get_schedule
 
 MAX_VPP = 8
@@ -103,7 +103,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
         "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
         "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
         "etp": (1,),
-        "zero_stage": get_preset(workload.framework).zero_stages,
+        "zero_stage": preset_of(workload).zero_stages,
         "fsdp": (0,),
         "mbs": tuple(m for m in powers if m <= workload.gbs),
     }
@@ -126,17 +126,16 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     """
     ranges = default_ranges(space, model, cluster, workload)
     world = cluster.n_ranks
-    schedules = tuple(space.schedule) or tuple(sorted(get_preset(workload.framework).searched_schedules))
+    schedules = tuple(space.schedule) or tuple(sorted(preset_of(workload).searched_schedules))
     names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs")
     axes = [np.asarray(ranges[n], dtype=np.int64) for n in names]
     axes.append(np.asarray([RECOMPUTE.index(r) for r in (space.recompute or RECOMPUTE)], dtype=np.int64))
     axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
     even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
     grid = _grid(axes, [*names, "recompute", "schedule"], even)
-    grid["split"] = np.zeros_like(grid["tp"])
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
-    layouts = LayoutBatch(**grid)
+    layouts = LayoutBatch.filled(grid)
     if space.dp:
         layouts = layouts.take(np.isin(layouts.dp, space.dp))
     context = RuleContext.of(model, workload, world)

@@ -84,7 +84,7 @@ def test_open_ranges_prefer_even_stages() -> None:
     # 13 layers: never even on 2, 4 or 8 stages, so every vpp is tried
     found = enumerate_layouts(Space(), model(13), cluster, workload).layouts
     assert {(int(p), int(v)) for p, v in zip(found.pp, found.vpp, strict=True)} >= {(2, 1), (4, 1), (8, 1), (2, 2)}
-    assert {int(s) for s in found.split} == {0}
+    assert {int(s) for s in found.stage_layers} == {0}
 
 
 def test_schedules_are_searched_where_the_framework_has_them() -> None:

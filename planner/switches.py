@@ -1,0 +1,91 @@
+"""switches: fields of a framework preset that a run may set otherwise, by name.
+
+A preset says what a framework does by default; a run that was started with other flags (a compiled
+model, CUDA graphs, gradients reduced in bf16) says so with a switch. Switches are words in a plan and a scenario
+(``{"cuda_graphs": "true"}``), so that a plan stays readable and a preset stays the only place of the meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any
+
+from hwmodels.errors import Fault, InputError
+from planner.framework import FrameworkPreset
+
+Switches = tuple[tuple[str, str], ...]
+
+_FIXED = frozenset(
+    {"name", "notes", "source", "kernel_s", "microbatch_s", "step_s", "scalings", "quantised_params", "zero_stages",
+     "schedules", "searched_schedules", "zero_stage"}
+)  # fmt: skip
+"""What makes a preset the preset it is, what a layout states, and fitted host constants: no switch."""
+
+SWITCHES: tuple[str, ...] = tuple(f.name for f in fields(FrameworkPreset) if f.name not in _FIXED)
+"""Every switch; its meaning is the attribute of `FrameworkPreset` of that name."""
+
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(FrameworkPreset) if f.name in SWITCHES}
+_YES_NO = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
+
+
+def normal(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Switches:
+    """Switches in the order of `SWITCHES`, values as words.
+
+    Raises
+    ------
+    InputError
+        With every name that is no switch and every value that is none of its kind.
+    """
+    pairs = dict(given.items() if isinstance(given, Mapping) else given)
+    faults = [
+        Fault(f"{name!r} is no switch", f"workload.switches.{name}", "", "one of " + ", ".join(SWITCHES))
+        for name in pairs
+        if name not in SWITCHES
+    ]
+    found = []
+    for name in SWITCHES:
+        if name in pairs:
+            text = str(pairs[name]).strip().lower() if isinstance(pairs[name], bool) else str(pairs[name]).strip()
+            try:
+                _value(name, text)
+            except InputError as error:
+                faults += error.faults
+            found.append((name, text))
+    if faults:
+        raise InputError(faults)
+    return tuple(found)
+
+
+def _value(name: str, text: str) -> Any:
+    """The value that a word means for a switch."""
+    default, where = _DEFAULTS[name], f"workload.switches.{name}"
+    if isinstance(default, bool):
+        if text.lower() not in _YES_NO:
+            raise InputError(Fault(f"{name} is {text!r}", where, "it is on or off", "true or false"))
+        return _YES_NO[text.lower()]
+    if isinstance(default, int | float):
+        try:
+            number = float(text)
+        except ValueError:
+            raise InputError(Fault(f"{name} is {text!r}", where, "a number is expected", str(default))) from None
+        return int(number) if isinstance(default, int) else number
+    return text
+
+
+@lru_cache(maxsize=1024)
+def applied(preset: FrameworkPreset, switches: Switches) -> FrameworkPreset:
+    """The preset with switches set; checked again as a whole.
+
+    Raises
+    ------
+    InputError
+        Where the preset does not hold together with them.
+    """
+    return replace(preset, **{name: _value(name, text) for name, text in switches}) if switches else preset
+
+
+def described(switches: Switches) -> str:
+    """``name=value`` pairs for a table; blank without any."""
+    return ", ".join(f"{name}={text}" for name, text in switches)
