@@ -90,6 +90,9 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     Operands of a quantised GEMM arrive quantised: the casts are ops of their own.
     """
     device, d = cluster.device, op.dims
+    count = np.asarray(op.count, dtype=np.float64)
+    if not count.any():  # most candidates lack most collectives: what nobody runs has no law to ask
+        return Estimate.of(np.zeros(np.broadcast_shapes(count.shape, np.shape(layouts.tp))))
     if op.kind == "gemm":
         one = kernels.gemm_seconds(
             device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl, quantise=False
@@ -106,7 +109,7 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     else:
         shape = layouts.group(op.group, cluster.gpus_per_node)
         one = collectives.seconds(cluster, op.collective, d["nbytes"], shape)
-    return one * np.asarray(op.count, dtype=np.float64)
+    return one * count
 
 
 def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: FrameworkPreset) -> BlockPrice:
