@@ -8,7 +8,7 @@ is one batch from lowering to simulation. Blocks are priced once for each distin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,22 @@ from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_co
 from planner.intervals import Spreads
 from planner.layout import SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
-from planner.once import data_parallel_wait, optimizer, sends, sync, tied
+from planner.once import data_parallel_wait, optimizer, sends, tied
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan, StageCosts
-from planner.stages import over_stages
+from planner.stages import StageSums
 from planner.workload.lower import Lowered
 from planner.workload.op import Block
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+
+_NOT_DATA_PARALLEL = frozenset({"sp", "pp", "vpp", "schedule", "zero_stage", "mbs", "recompute"})
+DATA_PARALLEL_KEYS = tuple(f.name for f in fields(LayoutBatch) if f.name not in _NOT_DATA_PARALLEL)
+"""Fields of a layout that its data-parallel traffic depends on, in a group whose DAG has one shape."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,11 +75,11 @@ def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray,
     experts = any(layer.is_moe for layer in priced.model.layers)
     sharing = ((sub.dp * sub.cp > 1) | ((sub.edp > 1) & experts)).astype(np.int64)
     zero = np.where(sharing == 1, sub.zero_stage, 0)
-    keys = np.stack([sub.pp, sub.vpp, sub.schedule, zero, sharing], axis=1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    for i, (pp, vpp, schedule, stage, shares) in enumerate(unique):
-        yield index[inverse == i], int(pp), int(vpp), SCHEDULES[int(schedule)], int(stage), bool(shares)
+    shaped = replace(sub, zero_stage=zero, sp=sharing)  # sp has no part in the shape: its place holds sharing
+    first, inverse = shaped.distinct(("pp", "vpp", "schedule", "zero_stage", "sp"))
+    for i, f in enumerate(first):
+        pp, vpp, schedule = int(sub.pp[f]), int(sub.vpp[f]), SCHEDULES[int(sub.schedule[f])]
+        yield index[inverse == i], pp, vpp, schedule, int(zero[f]), bool(sharing[f])
 
 
 def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
@@ -122,10 +127,12 @@ def assemble(
     """Durations of every node for the layouts at `index`, which share the rest of the arguments."""
     layouts = priced.layouts.take(index)
     comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule)
+    first, same = layouts.distinct(DATA_PARALLEL_KEYS)
+    alike = layouts.take(first)
     data = data_parallel_costs(
-        priced.model, priced.workload, layouts, priced.cluster, priced.preset, comm, pp, vpp, schedule, zero_stage
-    )
-    stages = _Stages(priced, layouts, priced.inverse[index], pp, vpp, schedule)
+        priced.model, priced.workload, alike, priced.cluster, priced.preset, comm, pp, vpp, schedule, zero_stage
+    ).take(same)
+    stages = _Stages.of(priced, index, pp, vpp, schedule)
     work = stages.work()
     costs, sending, updating = _stage_costs(stages, work, data, comm, zero_stage)
     return Group(
@@ -166,12 +173,13 @@ def _stage_costs(
     update = optimizer(priced, data, layouts, pp, stages.vpp, stages.schedule)
 
     def cut(value: FloatArray) -> FloatArray:
-        return np.repeat(value[..., None], k, axis=-1)
+        return np.broadcast_to(value[..., None], (*value.shape, k))
 
     def stretched(value: FloatArray, factor: FloatArray, overlaps: bool) -> FloatArray:
-        pieces = cut(value)
-        if overlaps:
-            pieces[..., 1:] *= factor[..., None]
+        if not overlaps:
+            return cut(value)
+        pieces = cut(value * factor).copy()
+        pieces[..., 0] = value
         return pieces
 
     costs = StageCosts(
@@ -186,7 +194,7 @@ def _stage_costs(
         optimizer_s=update.mid,
         gather_s=data.gather_s.mid,
         mirror_s=data.mirror_s.mid,
-        sync_s=sync(priced, layouts) + data_parallel_wait(priced, layouts, work.busy, stages.microbatches),
+        sync_s=priced.sync_s[stages.index] + data_parallel_wait(priced, layouts, work.busy, stages.microbatches),
         tied_s=tied(priced, layouts, pp),
         step_s=np.full(len(layouts), float(priced.preset.step_s.value)),
     )
@@ -220,14 +228,26 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stages:
-    """Sums of block prices over the virtual stages of layouts that share (pp, vpp, schedule)."""
+    """Sums of block prices over the virtual stages of layouts that share (pp, vpp, schedule).
+
+    Seconds are summed for each kind of stage, ndarray (b, d) (`planner.stages.StageSums`).
+    """
 
     priced: PricedModel
+    index: IntArray
     layouts: LayoutBatch
     rows: IntArray
     pp: int
     vpp: int
     schedule: str
+    sums: StageSums
+
+    @classmethod
+    def of(cls, priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str) -> _Stages:
+        """For the layouts at `index`."""
+        layouts = priced.layouts.take(index)
+        sums = StageSums.of(priced.model, pp, vpp, schedule, layouts.stage_layers)
+        return cls(priced, index, layouts, priced.inverse[index], pp, vpp, schedule, sums)
 
     @property
     def microbatches(self) -> IntArray:
@@ -235,19 +255,17 @@ class _Stages:
         return self.layouts.microbatches(self.priced.workload.gbs)
 
     def sum(self, value: Callable[[BlockPrice], FloatArray]) -> FloatArray:
-        """Of what each virtual stage holds: ndarray (b, pp, chunks)."""
-        p, rows = self.priced, self.rows
-        layers = [value(b)[rows] for b in p.layers]
-        ends = value(p.embedding)[rows], value(p.head)[rows]
-        return over_stages(p.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers, layers, *ends)
+        """Of what each kind of stage holds: ndarray (b, d)."""
+        p = self.priced
+        return self.sums.sum([value(b)[self.rows] for b in (*p.layers, p.embedding, p.head)])
 
     def by_rank(self, value: FloatArray) -> FloatArray:
         """Per micro-batch of a rank: the sum of its virtual stages, each copy of a pipeline taking its share."""
-        return np.asarray(value.sum(axis=2) / get_schedule(self.schedule).directions)
+        return np.asarray(self.sums.by_rank(value) / get_schedule(self.schedule).directions)
 
     def rerun(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
-        """Of what recomputation runs again under each layout's policy: ndarray (b, pp, chunks)."""
-        full, selective = (np.reshape(self.layouts.recompute == i, (-1, 1, 1)) for i in (2, 1))
+        """Of what recomputation runs again under each layout's policy: ndarray (b, d)."""
+        full, selective = (np.reshape(self.layouts.recompute == i, (-1, 1)) for i in (2, 1))
         return np.asarray(
             self.sum(lambda b: part(b.rerun_full)) * full + self.sum(lambda b: part(b.rerun_selective)) * selective
         )
@@ -255,7 +273,7 @@ class _Stages:
     def work(self) -> _Work:
         """Seconds, their split by phase, spread and FLOPs of one micro-batch."""
         plan, host = get_schedule(self.schedule), float(self.priced.preset.microbatch_s.value)
-        own = self.microbatches[:, None, None] / plan.directions  # of each copy of the pipeline
+        own = self.microbatches[:, None] / plan.directions  # of each copy of the pipeline
         cast = self.sum(lambda b: b.forward.once_s) * (1.0 - 1.0 / own)  # what later micro-batches need not do again
         forward = self.sum(lambda b: b.forward.total_s) + host / self.vpp - cast
         backward_input = self.sum(lambda b: b.backward_input.total_s) + self.rerun(lambda p: p.total_s)
@@ -267,7 +285,7 @@ class _Stages:
             backward_input, backward_weight = backward_input + extra[0], backward_weight + extra[1]
         parts["forward"] = parts["forward"] - self.by_rank(cast)
         parts["backward"] = parts["backward"] - self.by_rank(skipped)
-        parts["host"] = np.full(forward.shape[:2], host)
+        parts["host"] = np.full((len(self.layouts), self.pp), host)
         waits = [self._waits(v) for v in (forward, backward_input, backward_weight)]
         self._blame(parts, np.asarray(sum(self.by_rank(w) for w in waits)))
         kernels = self.whole(lambda p: p.spread_s)
@@ -277,15 +295,15 @@ class _Stages:
         forward, backward_input, backward_weight = (
             v + w for v, w in zip((forward, backward_input, backward_weight), waits, strict=True)
         )
-        busy = (forward + backward_input + backward_weight).sum(axis=(1, 2))
+        busy = self.sums.by_rank(forward + backward_input + backward_weight).sum(axis=1)
         kernels, collectives = (v / np.maximum(busy, 1e-30) for v in (kernels, collectives))
-        work = (forward, backward_input, backward_weight, parts, hidden, kernels, collectives, flops)
-        return _Work(plan.directions, *work)
+        ahead, back, weight = (self.sums.whole(v) for v in (forward, backward_input, backward_weight))
+        return _Work(plan.directions, ahead, back, weight, parts, hidden, kernels, collectives, flops)
 
     def _apart(self, parts: dict[str, FloatArray], hidden: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
         """Collectives that an unsplit backward hides behind the GEMMs of its other half: exposed in I and W.
 
-        Moves them from `hidden` to `parts`; returns the seconds (b, pp, chunks) of I and of W.
+        Moves them from `hidden` to `parts`; returns the seconds (b, d) of I and of W.
         """
         totals = []
         for half in ("backward_input", "backward_weight"):
@@ -305,7 +323,7 @@ class _Stages:
     def whole(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
         """Of a micro-batch over all ranks, recomputation included: ndarray (b,)."""
         passes = self.sum(lambda b: part(b.forward) + part(b.backward_input) + part(b.backward_weight))
-        return np.asarray((passes + self.rerun(part)).sum(axis=(1, 2)))
+        return np.asarray(self.sums.by_rank(passes + self.rerun(part)).sum(axis=1))
 
     def _waits(self, seconds: FloatArray) -> FloatArray:
         """What ranks that work in step wait for the slowest of them in every micro-batch.
@@ -318,7 +336,7 @@ class _Stages:
             return np.zeros_like(seconds)
         b = self.layouts
         together = (b.tp > 1) | (b.cp > 1) | (b.ep > 1)
-        return np.asarray(seconds * np.where(together, float(skew.value), 0.0)[:, None, None])
+        return np.asarray(seconds * np.where(together, float(skew.value), 0.0)[:, None])
 
     def _blame(self, parts: dict[str, FloatArray], waited: FloatArray) -> None:
         """Count the waits as the phase in which a rank spends them: its innermost group's."""
@@ -358,9 +376,8 @@ class _Stages:
         p, zero = self.priced, np.zeros(len(self.rows))
         none = [zero for _ in p.layers]
         ends = p.embedding.forward.total_s[self.rows], p.head.forward.total_s[self.rows]
-        place = (p.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers)
-        first = over_stages(*place, none, ends[0], zero)
-        last = over_stages(*place, none, zero, ends[1])
+        first = self.sums.whole(self.sums.sum([*none, ends[0], zero]))
+        last = self.sums.whole(self.sums.sum([*none, zero, ends[1]]))
         pieces = np.repeat(((whole - first - last) / k)[..., None], k, axis=-1)
         pieces[..., 0] += first
         pieces[..., -1] += last

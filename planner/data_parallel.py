@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -19,9 +19,11 @@ from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan
+from planner.stages import StageSums
 from planner.state import gradient_bytes, reduces_each
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 MAX_BUCKETS = 40
 """Most pieces a virtual stage is cut into: FSDP groups or gradient buckets beyond this number
 change the exposed first and last piece by less than 1/40 of the traffic."""
@@ -97,6 +99,17 @@ class DataParallelCosts:
     elements: FloatArray
     other: FloatArray
 
+    def take(self, index: IntArray) -> DataParallelCosts:
+        """The layouts at `index`."""
+
+        def one(estimate: Estimate) -> Estimate:
+            return Estimate(*(np.broadcast_to(getattr(estimate, f.name), estimate.mid.shape)[index]
+                              for f in fields(Estimate)))  # fmt: skip
+
+        unshard, reduce = one(self.unshard_s), one(self.reduce_s)
+        gather, mirror = one(self.gather_s), one(self.mirror_s)
+        return DataParallelCosts(unshard, reduce, gather, mirror, self.elements[index], self.other[index])
+
     @property
     def spread(self) -> FloatArray:
         """Relative spread of all of it, weighted by seconds: ndarray (n,)."""
@@ -140,8 +153,14 @@ def data_parallel_costs(
     grad = gradient_bytes(workload, preset)
     gpn = cluster.gpus_per_node
 
+    kinds = StageSums.of(model, pp, vpp, schedule, layouts.stage_layers)
+
     def move(op: str, nbytes: FloatArray, axis: str) -> Estimate:
-        return collectives.seconds(cluster, op, nbytes, _wide(layouts.group(axis, gpn), nbytes.ndim - 1))
+        shape = layouts.group(axis, gpn)
+        if nbytes.ndim == 2:
+            return collectives.seconds(cluster, op, nbytes, _wide(shape, 1))
+        priced = collectives.seconds(cluster, op, kinds.of_whole(nbytes), _wide(shape, 1))
+        return Estimate(kinds.whole(priced.mid), kinds.whole(np.broadcast_to(priced.spread, priced.mid.shape)))
 
     k = float(plan.buckets)
     fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None, None]

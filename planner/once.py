@@ -13,7 +13,7 @@ from planner.data_parallel import DataParallelCosts
 from planner.layout import LayoutBatch
 from planner.newton_schulz import newton_schulz
 from planner.precision import recipe_of
-from planner.priced import PricedModel
+from planner.priced import BLOCK_KEYS, PricedModel
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
 
@@ -62,13 +62,15 @@ def sends(
         Relative spread of these, the widest of a layout's hops.
     """
     plan = get_schedule(schedule)
+    first, same = layouts.distinct((*BLOCK_KEYS, "dp"))
+    layouts, rows = layouts.take(first), rows[first]
     forward, backward = (np.zeros((len(layouts), pp, plan.chunks(vpp))) for _ in range(2))
     spread = np.zeros(len(layouts))
     stages = [s for s in range(plan.n_stages(pp, vpp)) if (s + 1) % (pp * vpp)]
     hops = [(s, plan.rank_of(s, pp), plan.rank_of(s + 1, pp)) for s in stages]
     hops = [hop for hop in hops if hop[1] != hop[2]]
     if not hops:
-        return forward, backward, spread
+        return forward[same], backward[same], spread[same]
     cluster = priced.cluster
     boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
     shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
@@ -87,7 +89,7 @@ def sends(
         seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
     forward[:, here, [plan.chunk_of(int(s), pp) for s in numbers]] = seconds
     backward[:, there, [plan.chunk_of(int(s) + 1, pp) for s in numbers]] = seconds
-    return forward, backward, spread
+    return forward[same], backward[same], spread[same]
 
 
 def optimizer(
@@ -126,15 +128,6 @@ def _weight_traffic(priced: PricedModel) -> float:
     if w.main_dtype == "remainder":
         return 2.0 * (optimizers.MAIN_DTYPES["remainder"] + width)
     return 8.0 + width
-
-
-def sync(priced: PricedModel, layouts: LayoutBatch) -> FloatArray:
-    """Gradient norm (or finite check) over the world: an all-reduce of one number."""
-    if not priced.preset.clips_gradients:
-        return np.zeros(len(layouts))
-    return collectives.seconds(
-        priced.cluster, "all_reduce", np.full(len(layouts), 4.0), layouts.group("world", priced.cluster.gpus_per_node)
-    ).mid
 
 
 def data_parallel_wait(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
@@ -22,6 +23,7 @@ from planner.price import BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
 from planner.workload.op import Block
 
+FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp")
 
@@ -36,6 +38,8 @@ class PricedModel:
         Position of each layout in the distinct rows.
     lowered, embedding, layers, head
         The blocks and their prices over the distinct rows.
+    sync_s : ndarray (n,)
+        Gradient norm (or finite check) over the world of each layout.
     """
 
     model: ModelSpec
@@ -48,6 +52,7 @@ class PricedModel:
     embedding: BlockPrice
     layers: tuple[BlockPrice, ...]
     head: BlockPrice
+    sync_s: FloatArray
 
 
 def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster) -> PricedModel:
@@ -61,8 +66,7 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     preset = preset_of(workload)
     require(workload, preset, cluster.device)
     model = with_plain_ends(model, recipe_of(workload, preset))
-    keys = np.stack([getattr(layouts, k) for k in BLOCK_KEYS], axis=1)
-    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    first, inverse = layouts.distinct(BLOCK_KEYS)
     distinct = layouts.take(first)
     lowered = lower(model, workload, distinct, preset)
 
@@ -75,9 +79,20 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
         cluster,
         preset,
         layouts,
-        inverse.reshape(-1),
+        inverse,
         lowered,
         price(lowered.embedding),
         tuple(price(b) for b in lowered.layers),
         price(lowered.head),
+        _sync(layouts, cluster, preset),
     )
+
+
+def _sync(layouts: LayoutBatch, cluster: Cluster, preset: FrameworkPreset) -> FloatArray:
+    """Seconds of an all-reduce of one number over the world: ndarray (n,); zero where no gradient is clipped."""
+    if not preset.clips_gradients:
+        return np.zeros(len(layouts))
+    worlds, where = np.unique(layouts.world, return_index=True)
+    shape = layouts.take(where).group("world", cluster.gpus_per_node)
+    seconds = collectives.seconds(cluster, "all_reduce", np.full(len(worlds), 4.0), shape).mid
+    return np.asarray(seconds[np.searchsorted(worlds, layouts.world)])

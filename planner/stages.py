@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -66,6 +67,66 @@ def layer_counts(model: ModelSpec, pp: int, vpp: int, schedule: str, splits: Int
     unique, inverse = np.unique(splits, return_inverse=True)
     each = np.stack([assignment(model, pp, vpp, schedule, int(split))[:-2] for split in unique])
     return each if len(unique) == 1 else np.asarray(each[inverse.reshape(-1)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageSums:
+    """Sums of per-block values over virtual stages that share (pp, vpp, schedule), each distinct stage once.
+
+    Deep pipelines have dozens of virtual stages and few kinds of them: a first, a last, and equal ones
+    between. Arithmetic runs on the kinds, d of them; `whole` lays the result out over all stages.
+
+    Attributes
+    ----------
+    matrices : tuple of ndarray (blocks, d)
+        How many blocks of each kind a stage of each kind holds, one matrix a split of the batch.
+    split : ndarray (n,)
+        Which matrix each layout has.
+    kind : ndarray (pp, chunks)
+        Kind of each virtual stage.
+    """
+
+    matrices: tuple[FloatArray, ...]
+    split: IntArray
+    kind: IntArray
+
+    @classmethod
+    def of(cls, model: ModelSpec, pp: int, vpp: int, schedule: str, splits: IntArray) -> StageSums:
+        """For layouts of `splits`, ndarray (n,)."""
+        unique, inverse = np.unique(splits, return_inverse=True)
+        tables = [assignment(model, pp, vpp, schedule, int(s)) for s in unique]
+        if len(tables) > 1:  # kinds differ from split to split
+            kind = np.arange(tables[0][0].size).reshape(tables[0].shape[1:])
+            return cls(tuple(t.reshape(len(t), -1) for t in tables), inverse.reshape(-1), kind)
+        flat = tables[0].reshape(len(tables[0]), -1)
+        columns, where = np.unique(flat, axis=1, return_inverse=True)
+        return cls((columns,), inverse.reshape(-1), where.reshape(tables[0].shape[1:]))
+
+    def sum(self, blocks: Sequence[FloatArray]) -> FloatArray:
+        """Of per-block values (each ndarray (n,); layers, then embedding and head): ndarray (n, d)."""
+        values = np.stack(blocks, axis=-1)
+        if len(self.matrices) == 1:
+            return np.asarray(values @ self.matrices[0])
+        found = np.empty((len(values), self.kind.size))
+        for i, matrix in enumerate(self.matrices):
+            rows = np.flatnonzero(self.split == i)
+            found[rows] = values[rows] @ matrix
+        return found
+
+    def whole(self, kinds: FloatArray) -> FloatArray:
+        """Values of kinds (n, d) on every virtual stage: ndarray (n, pp, chunks)."""
+        return np.asarray(kinds[:, self.kind])
+
+    def of_whole(self, stages: FloatArray) -> FloatArray:
+        """Values of every virtual stage (n, pp, chunks), equal where the kind is, by kind: ndarray (n, d)."""
+        _, first = np.unique(self.kind, return_index=True)
+        return np.asarray(stages.reshape(len(stages), -1)[:, first])
+
+    def by_rank(self, kinds: FloatArray) -> FloatArray:
+        """Values of kinds (n, d) summed over the virtual stages of each rank: ndarray (n, pp)."""
+        d = kinds.shape[1]
+        counts = (self.kind[:, :, None] == np.arange(d)).sum(axis=1).astype(np.float64)  # (pp, d)
+        return np.asarray(kinds @ counts.T)
 
 
 def over_stages(

@@ -6,6 +6,7 @@ million.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -190,6 +191,28 @@ class LayoutBatch:
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> LayoutBatch:
         """The layouts at `index` (integer positions or a mask)."""
         return LayoutBatch(**{f.name: np.asarray(getattr(self, f.name)[index]) for f in fields(self)})
+
+    def distinct(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """Layouts (shape (n,)) that differ in the fields `names`.
+
+        Returns
+        -------
+        first : ndarray (k,)
+            Position of the first layout of each distinct combination.
+        inverse : ndarray (n,)
+            Which of them each layout has.
+        """
+        columns = [np.asarray(getattr(self, name)) for name in names]
+        sizes = [int(c.max(initial=0)) + 1 for c in columns]
+        if math.prod(sizes) < 2**62 and all(int(c.min(initial=0)) >= 0 for c in columns):
+            number = np.zeros(len(self), dtype=np.int64)  # one number a combination sorts faster than rows do
+            for column, size in zip(columns, sizes, strict=True):
+                number = number * size + column
+            _, first, inverse = np.unique(number, return_index=True, return_inverse=True)
+        else:
+            rows = np.stack(columns, axis=1)
+            _, first, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        return first, inverse.reshape(-1)
 
     def layout(self, i: int) -> Layout:
         """The i-th layout as a `Layout`."""

@@ -1,0 +1,69 @@
+"""Layouts priced and sized a second on one core: Llama-3-70B on 4,096 H100, every legal layout of a wide space.
+
+Priced: every op, collective and node of the step, and the lower bound of the step time that a search ranks by.
+Sized: the peak bytes of every pipeline rank by category. Enumerating and checking the rules is counted too.
+Run alone it prints the rate, and beside it the rate of exact step times (max-plus engine) of the fastest; under
+``bench.py`` the whole process is timed, imports included.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from hwmodels import cluster as clusters
+from planner import model as models
+from planner.assemble import Group, assemble, dag_groups, group_memory
+from planner.evaluate import bounds, exact_seconds
+from planner.plan import Workload
+from planner.priced import price_model
+from planner.search.space import Space, enumerate_layouts
+
+SPACE = Space(
+    cp=(1, 2, 4, 8, 16), fsdp=(0, 8, 16, 32, 64, 128, 256), mbs=(1, 2, 4, 8, 16),
+)  # fmt: skip
+EXACT = 64
+MODEL, _ = models.load("llama-3-70b")
+CLUSTER = clusters.load("dgx-h100:512")
+WORKLOAD = Workload(8192, 16384, framework="generic")
+
+
+def priced_and_sized() -> tuple[int, float, list[tuple[Group, np.ndarray]]]:
+    """Layouts, CPU seconds, and each group with its lower bounds."""
+    start = time.process_time()
+    layouts = enumerate_layouts(SPACE, MODEL, CLUSTER, WORKLOAD).layouts
+    priced = price_model(MODEL, WORKLOAD, layouts, CLUSTER)
+    found = []
+    for shape in dag_groups(priced, np.arange(len(layouts))):
+        group = assemble(priced, *shape)
+        group_memory(priced, *shape[:4]).peak_bytes.max(axis=1)
+        found.append((group, bounds(group)))
+    return len(layouts), time.process_time() - start, found
+
+
+def exact_rate(groups: list[tuple[Group, np.ndarray]]) -> float:
+    """Exact step times a second for the `EXACT` layouts of least bound in each group, graphs built anew."""
+    start, count = time.process_time(), 0
+    for group, bound in groups:
+        best = np.argsort(bound, kind="stable")[:EXACT]
+        count += len(exact_seconds(group, best))
+    return count / (time.process_time() - start)
+
+
+if __name__ == "__main__":
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    rates = []
+    for _ in range(runs):
+        count, seconds, groups = priced_and_sized()
+        rates.append(count / seconds)
+    print(f"{statistics.median(rates):,.0f} layouts priced and sized a second ({count:,} layouts, median of {runs})")
+    if runs > 1:
+        print(f"{exact_rate(groups):,.0f} exact step times a second (the {EXACT} best of each of {len(groups)} graphs)")
