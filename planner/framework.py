@@ -135,6 +135,9 @@ class FrameworkPreset:
         Those that a search tries where it is not told which.
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
+    blank_vpp : int
+        Virtual stages a pipeline rank where they are not stated, or the most below it that divide the layers of
+        a rank; 1: not interleaved.
     reshard_after_forward : bool
         Stage 3 only: parameters are freed after the forward and gathered again for the backward.
     reduce_each_microbatch : bool
@@ -201,6 +204,7 @@ class FrameworkPreset:
     schedules: tuple[str, ...] = SCHEDULES
     searched_schedules: tuple[str, ...] = SCHEDULES
     sequence_parallel: bool = False
+    blank_vpp: int = 1
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
     tp_backward_overlap: bool = True
@@ -232,6 +236,8 @@ class FrameworkPreset:
         ]
         if not 0 <= self.zero_stage <= 3:
             faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
+        if self.blank_vpp < 1:
+            faults.append(Fault(f"blank_vpp is {self.blank_vpp}", where, "a rank has a stage", "1 or more"))
         if self.bucket_bytes <= 0:
             faults.append(Fault(f"bucket_bytes is {self.bucket_bytes}", where, "a bucket holds something", "26214400"))
         faults += [

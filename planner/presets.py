@@ -81,11 +81,24 @@ _NEMO = replace(
     quantised_params=("delayed", "current", "mx"),
     quantised_activation_input=True,
     bf16_ends=False,
-    notes="NeMo, Megatron-Bridge and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism "
-    "wherever tp > 1, distributed optimizer and all overlaps on; gradients reduced in bf16; weights in fp8 only with "
-    "tensor-wide and MX scales, SwiGLU inputs kept in fp8, every decoder layer in the recipe.",
-    source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance recipes, training/mixed_precision.py "
-    "(grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16) and CHANGELOG; NeMo performance guide",
+    blank_vpp=12,
+    notes="NeMo and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism "
+    "wherever tp > 1, distributed optimizer, all overlaps on; pipelines interleaved unless told otherwise; gradients "
+    "reduced in bf16; weights in fp8 only with tensor-wide and MX scales, SwiGLU inputs kept in fp8, every decoder "
+    "layer in the recipe; fp8 is delayed scaling.",
+    source="NeMo performance guide; github mlcommons/training_results_v3.1 NVIDIA gpt3 conf/custom.yaml "
+    "(virtual_pipeline_model_parallel_size defaults to 12), training_results_v5.0 llama31_405b conf/custom.yaml "
+    "(fp8_recipe defaults to delayed, gradient_accumulation_fusion, FP8_PARAM_GATHER)",
+)
+_BRIDGE = replace(
+    _NEMO,
+    name="megatron-bridge",
+    fp8_recipe="fp8-current",
+    blank_vpp=1,
+    notes="Megatron-Bridge's performance recipes: as nemo, but fp8 is current scaling and a pipeline is interleaved "
+    "only where its virtual stages are stated.",
+    source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance (fp8_cs, virtual_pipeline_model_parallel_size "
+    "null), training/mixed_precision.py (grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16), CHANGELOG",
 )
 
 _PRESETS: dict[str, FrameworkPreset] = {
@@ -178,6 +191,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
         ),
         _NEMO,
+        _BRIDGE,
         replace(
             _MEGATRON,
             name="primus",
@@ -216,7 +230,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
 _SOURCES: tuple[tuple[str, str], ...] = (
     ("Megatron-LM SC21", "megatron-2021"),
     ("Korthikanti", "megatron-2022"),
-    ("Megatron-Bridge", "nemo"),
+    ("Megatron-Bridge", "megatron-bridge"),
     ("NeMo docs", "nemo"),
     ("Megatron-LM functional-test", "megatron"),
     ("SimuMax", "megatron"),

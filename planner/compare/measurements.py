@@ -162,12 +162,12 @@ def _recompute(row: Row, assumed: list[str]) -> str:
     raise UnreadableRowError(f"recompute {row.recompute!r} is not understood")
 
 
-def _schedule(row: Row, vpp: int, assumed: list[str]) -> str:
-    text = re.sub(r"\s*\(.*\)\s*$", "", row.schedule).strip().lower()
-    if not text:
-        text = "interleaved-1f1b" if vpp > 1 else "1f1b"
-        if (row.pp or 1) > 1:
-            assumed.append(f"schedule={text}")
+def _stated_schedule(row: Row) -> str:
+    return re.sub(r"\s*\(.*\)\s*$", "", row.schedule).strip().lower()
+
+
+def _schedule(row: Row) -> str:
+    text = _stated_schedule(row) or ("interleaved-1f1b" if (row.vpp or 1) > 1 else "1f1b")
     if text not in schedule_names():
         raise UnreadableRowError(f"schedule {row.schedule!r} is not one of {', '.join(schedule_names())}")
     if row.pp == 1:
@@ -234,10 +234,8 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
         sp = int(preset.sequence_parallel and tp > 1)
         if tp > 1:
             assumed.append(f"sp={sp}")
-    schedule = _schedule(row, row.vpp or 1, assumed)
+    schedule = _schedule(row)
     vpp = row.vpp or get_schedule(schedule).vpp_only or 1
-    if row.vpp is None and pp > 1:
-        assumed.append(f"vpp={vpp}")
     ep, etp = _expert_degrees(row, tp * cp * dp, assumed)
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
@@ -245,6 +243,29 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
         schedule=schedule,
     )  # fmt: skip
     return layout, gbs
+
+
+def _interleaved(
+    row: Row, layout: Layout, preset: FrameworkPreset, n_layers: int, gbs: int, assumed: list[str]
+) -> Layout:
+    """The layout with the virtual stages of the framework's default, where the row leaves them blank.
+
+    Interleaving is a 1F1B schedule too: a source that says 1f1b and leaves vpp blank leaves it to the framework. One
+    that says interleaved has at least two, by the same rule a layer each.
+    """
+    if layout.pp == 1:
+        return layout
+    stated, each = _stated_schedule(row), n_layers // layout.pp
+    if row.vpp is None and stated in ("", "1f1b", "interleaved-1f1b"):
+        most = preset.blank_vpp if preset.blank_vpp > 1 or stated != "interleaved-1f1b" else each
+        rounds = n_layers % layout.pp == 0 and gbs // (layout.mbs * layout.dp) % layout.pp == 0
+        vpp = max((v for v in range(1, most + 1) if each % v == 0), default=1) if rounds else 1
+        layout = replace(layout, vpp=vpp, schedule="interleaved-1f1b" if vpp > 1 else layout.schedule)
+    if not stated:
+        assumed.append(f"schedule={layout.schedule}")
+    if row.vpp is None:
+        assumed.append(f"vpp={layout.vpp}")
+    return layout
 
 
 _FIRST_LAST = re.compile(r"decoder-(first|last)-pipeline-num-layers=(\d+)")
@@ -259,6 +280,12 @@ def _with_stages(row: Row, layout: Layout, n_layers: int, assumed: list[str]) ->
     """
     ends = {word: int(count) for word, count in _FIRST_LAST.findall(row.other_flags)}
     stated = _PP_LAYOUT.search(row.other_flags)
+    stages = layout.pp * layout.vpp
+    if layout.pp > 1 and not (ends or stated) and stages == n_layers + 2:
+        # Megatron-Bridge counts embedding and loss as a layer each (account_for_embedding_in_pipeline_split).
+        split = megatron_split(n_layers, layout.pp, layout.vpp, embedding=True, loss=True)
+        assumed.append("embedding and loss alone on the first and last of the virtual stages")
+        return replace(layout, stage_layers=split)
     if layout.pp == 1 or not (ends or stated):
         return layout
     try:
@@ -322,6 +349,7 @@ def to_case(row: Row) -> Case:
         assumed: list[str] = []
         layout, gbs = _layout(row, preset, assumed)
         model = _model(row, assumed)
+        layout = _interleaved(row, layout, preset, model.n_layers, gbs, assumed)
         layout = _with_stages(row, layout, model.n_layers, assumed)
         workload = _workload(row, gbs, framework, assumed)
         cluster, cluster_notes = cluster_of(row)

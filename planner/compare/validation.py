@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner.compare import regression
 from planner.compare.measurements import Case, UnreadableRowError, enough, framework_of, to_case
+from planner.compare.releases import newest_scores
 from planner.compare.rows import Row, read_rows
 from planner.compare.scoring import GroupScore, RowResult, memory_kind, oom_counts, score
 from planner.files import write_text
@@ -177,9 +178,9 @@ def errors_by_group(rows: Iterable[Row], predict_fn: Predict | None = None) -> d
 
 
 def summarise(results: Iterable[RowResult]) -> ValidationResult:
-    """Score results that are already predicted."""
+    """Score results that are already predicted: every group, then the newest releases of those that repeat runs."""
     found = tuple(results)
-    return ValidationResult(found, tuple(score(found)), oom_counts(found))
+    return ValidationResult(found, (*score(found), *newest_scores(found)), oom_counts(found))
 
 
 def _locate(path: str | Path | None) -> tuple[Path, Path | None]:

@@ -44,7 +44,7 @@ def test_faults_are_reported_together():
     [
         ("Megatron-LM SC21 (Narayanan et al. 2021) Table 1 as republished in the Megatron-LM README", "megatron-2021"),
         ("Korthikanti et al. 2022 Table 5 (iteration time), via Calculon validation", "megatron-2022"),
-        ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.08", "nemo"),
+        ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.08", "megatron-bridge"),
         ("Megatron-LM functional-test golden values (x, dev_dgx_a100)", "megatron"),
         ("MosaicML llm-foundry MPT training benchmarks", "composer"),
         ("torchtitan docs/performance.md 2024 (64 A100)", "fsdp2"),

@@ -188,6 +188,41 @@ def test_flags_of_megatron_deal_the_layers(flags: str, vpp: int | None, expected
     assert any("default rule" in note for note in case.assumed) == (not expected[1])
 
 
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        # 96 layers on 8 ranks, 12 each: as many virtual stages as NeMo's default of 12
+        ({"layers": 96, "gbs": 16}, ("interleaved-1f1b", 12)),
+        ({"layers": 96, "gbs": 16, "schedule": "1f1b"}, ("interleaved-1f1b", 12)),
+        # 80 layers, 10 a rank: the most up to 12 that divide them
+        ({"layers": 80, "gbs": 16}, ("interleaved-1f1b", 10)),
+        # 12 micro-batches are no whole rounds of 8 ranks; 90 layers are no whole ranks
+        ({"layers": 96, "gbs": 12}, ("1f1b", 1)),
+        ({"layers": 90, "gbs": 16}, ("1f1b", 1)),
+        ({"layers": 96, "gbs": 16, "vpp": 1}, ("1f1b", 1)),
+        ({"layers": 96, "gbs": 16, "framework": "megatron-bridge"}, ("1f1b", 1)),
+        # interleaved without a number: a layer in each virtual stage
+        ({"layers": 96, "gbs": 16, "framework": "megatron-bridge", "schedule": "interleaved-1f1b"},
+         ("interleaved-1f1b", 12)),
+    ],
+)  # fmt: skip
+def test_blank_virtual_stages_are_those_of_the_framework(cells: dict, expected: tuple[str, int]) -> None:
+    nemo = {"framework": "nemo", "pp": 8, "vpp": None, "dp": 1, "tp": 4, "mbs": 1, "schedule": "", "precision": "bf16"}
+    case = to_case(gpt(**(nemo | cells)))
+    assert (case.layout.schedule, case.layout.vpp) == expected
+    assert (f"vpp={expected[1]}" in case.assumed) == ("vpp" not in cells)
+    assert any(note.startswith("schedule=") for note in case.assumed) == (not cells.get("schedule"))
+
+
+def test_embedding_and_loss_stand_alone_where_the_stages_are_two_more_than_the_layers() -> None:
+    # Llama 3.1 405B: 126 layers on 16 ranks with 8 virtual stages each
+    cells = {"layers": 14, "pp": 8, "vpp": 2, "tp": 1, "dp": 4, "schedule": "interleaved-1f1b", "mbs": 1}
+    case = to_case(gpt(**cells))
+    assert case.layout.stage_layers == (0, *(1,) * 14, 0)
+    assert any("embedding and loss" in note for note in case.assumed)
+    assert to_case(gpt(**(cells | {"layers": 16}))).layout.stage_layers == ()
+
+
 def test_a_schedule_in_a_v_has_two_virtual_stages() -> None:
     case = to_case(gpt(vpp=None, schedule="ZB-V (zero bubble)"))
     assert (case.layout.schedule, case.layout.vpp) == ("zb-v", 2)
