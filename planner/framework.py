@@ -15,6 +15,10 @@ GradDtype = Literal["fp32", "bf16", "same"]
 SCALED: tuple[str, ...] = ("delayed", "current", "block", "mx", "nv")
 """Scalings of quantised recipes (`planner.precision`)."""
 
+Rounds = Literal["pp", "equal", "any"]
+ROUNDS: tuple[str, ...] = ("pp", "equal", "any")
+"""Numbers of micro-batches that an interleaved schedule runs (`FrameworkPreset.interleaved_rounds`)."""
+
 ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
 GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
 
@@ -133,6 +137,10 @@ class FrameworkPreset:
         Pipeline schedules that it runs (names of `planner.schedule`).
     searched_schedules : tuple of str
         Those that a search tries where it is not told which.
+    interleaved_rounds : {'pp', 'equal', 'any'}
+        Micro-batches of an interleaved schedule. ``pp``: multiples of pp (Megatron-LM to 2023). ``equal``: M // pp
+        equal rounds (PyTorch's runtime). ``any``: pp or more, in rounds that may differ (Megatron-Core's
+        ``--microbatch-group-size-per-virtual-pipeline-stage``).
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
     blank_vpp : int
@@ -203,6 +211,7 @@ class FrameworkPreset:
     split_keeps_graph: bool = False
     schedules: tuple[str, ...] = SCHEDULES
     searched_schedules: tuple[str, ...] = SCHEDULES
+    interleaved_rounds: Rounds = "any"
     sequence_parallel: bool = False
     blank_vpp: int = 1
     reshard_after_forward: bool = True
@@ -225,7 +234,9 @@ class FrameworkPreset:
     def __post_init__(self) -> None:
         faults = []
         where = f"preset {self.name}"
-        for key, known in (("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES)):
+        for key, known in (
+            ("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES), ("interleaved_rounds", ROUNDS),
+        ):  # fmt: skip
             if getattr(self, key) not in known:
                 faults.append(Fault(f"{key} is {getattr(self, key)!r}", where, "", "one of " + ", ".join(known)))
         faults += [

@@ -24,12 +24,13 @@ def shares_of(n_layers: int, pp: int, vpp: int, split: int) -> tuple[int, ...]:
     Raises
     ------
     InputError
-        With more stages than layers.
+        With more stages than layers, embedding and loss.
     """
     shares = split_of(split) or split_layers(n_layers, pp * vpp)
     if shares is None:
         what = f"{n_layers} layers on {pp * vpp} virtual stages"
-        raise InputError(Fault(what, "layout", "a virtual stage holds at least one", f"pp*vpp <= {n_layers}"))
+        why = "only embedding and loss may stand without a layer"
+        raise InputError(Fault(what, "layout", why, f"pp*vpp <= {n_layers + 2}"))
     return shares
 
 

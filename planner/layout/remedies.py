@@ -133,9 +133,10 @@ def explain_layers(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     n, stages = ctx.model.n_layers, lay.pp * lay.vpp
     if lay.stage_layers and (found := split_faults(lay.stage_layers, n, stages)):
         return tuple("; ".join(dict.fromkeys(getattr(f, part) for f in found)) for part in ("what", "why", "fix"))  # type: ignore[return-value]
-    only, fit = get_schedule(lay.schedule).vpp_only, range(1, n // lay.pp + 1)
-    fix = f"pp <= {n // only}" if only else choices(fit, "vpp") if fit else f"pp*vpp <= {n}"
-    return f"pp*vpp = {stages} is more than the {n} layers", "a virtual stage holds at least one layer", fix
+    only, fit = get_schedule(lay.schedule).vpp_only, range(1, (n + 2) // lay.pp + 1)
+    fix = f"pp <= {(n + 2) // only}" if only else choices(fit, "vpp") if fit else f"pp*vpp <= {n + 2}"
+    why = "a virtual stage holds at least one layer, embedding and loss may stand alone"
+    return f"pp*vpp = {stages} is more than the {n} layers and both ends", why, fix
 
 
 def explain_gbs(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
@@ -171,10 +172,12 @@ def explain_vpp(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
 
 def explain_interleave(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     """What breaks ``interleave``, why, and what would work."""
-    m = lay.microbatches(ctx.gbs)
+    m, preset = lay.microbatches(ctx.gbs), ctx.framework
+    equal = preset is not None and preset.interleaved_rounds == "equal"
+    name = preset.name if preset else "the framework"
     return (
         f"{m} micro-batches with pp={lay.pp}, vpp={lay.vpp}",
-        f"{lay.schedule} runs micro-batches in rounds of pp",
+        f"{lay.schedule} of {name} runs micro-batches in " + ("M // pp equal rounds" if equal else "rounds of pp"),
         f"vpp=1, or micro-batches that are a multiple of {lay.pp}",
     )
 
@@ -184,12 +187,13 @@ def explain_microbatches(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     m, schedule = lay.microbatches(ctx.gbs), get_schedule(lay.schedule)
     least, multiple = schedule.least_microbatches(lay.pp), schedule.microbatch_multiple(lay.pp)
     even = " and in pairs, one for each direction" if schedule.directions > 1 else ""
+    why = "a round holds pp" if least == lay.pp else f"as many as keep every stage busy, 2*pp{even}"
     count = f"{least} or more micro-batches" + (f", a multiple of {multiple}" if multiple > 1 else "")
+    other = "vpp=1" if least == lay.pp else "schedule interleaved-1f1b" if schedule.interleaved else "schedule 1f1b"
     return (
         f"{m} micro-batches with pp={lay.pp}",
-        f"{lay.schedule} needs as many as keep every stage busy, 2*pp{even}",
-        f"{count} (a smaller mbs or dp, or a larger gbs), or schedule "
-        + ("interleaved-1f1b" if schedule.interleaved else "1f1b"),
+        f"{lay.schedule} needs {least} or more: {why}",
+        f"{count} (a smaller mbs or dp, or a larger gbs), or {other}",
     )
 
 

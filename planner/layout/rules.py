@@ -105,8 +105,8 @@ def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
 
 
 def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
-    """The default rule deals layers to as many stages as there are; a given split must match the model."""
-    fits = np.asarray((b.pp * b.vpp <= ctx.model.n_layers) | (b.stage_layers > 0))
+    """The default rule deals a layer at least to every stage but the two ends; a given split must match the model."""
+    fits = np.asarray((b.pp * b.vpp <= ctx.model.n_layers + 2) | (b.stage_layers > 0))
     if not np.any(b.stage_layers):
         return fits
     keys = np.stack([np.atleast_1d(b.stage_layers), np.atleast_1d(b.pp * b.vpp)], axis=1)
@@ -134,8 +134,12 @@ def _each_schedule(b: LayoutBatch, value: Callable[[Schedule, int], int]) -> Int
 
 
 def _rounds(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
-    multiple = _each_schedule(b, lambda s, pp: s.microbatch_multiple(pp) if s.directions == 1 else 1)
-    return np.asarray(b.microbatches(ctx.gbs) % multiple == 0)
+    if ctx.framework is None or ctx.framework.interleaved_rounds == "any":
+        return np.ones(np.shape(b.pp), dtype=np.bool_)
+    count, pp = b.microbatches(ctx.gbs), np.maximum(b.pp, 1)
+    rounds = np.maximum(count // pp, 1) if ctx.framework.interleaved_rounds == "equal" else pp
+    in_rounds = _INTERLEAVED[b.schedule] & (_VPP_ONLY[b.schedule] == 0)
+    return np.asarray(~in_rounds | (count % rounds == 0))
 
 
 def _enough_microbatches(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -249,14 +253,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "interleave-rounds",
-        "Interleaved schedules need micro-batches in multiples of pp.",
+        "The framework runs interleaved schedules in rounds that divide the micro-batches.",
         _rounds,
         explain_interleave,
-        ("degrees-positive", "gbs-microbatch", "vpp-needs-pp"),
+        ("degrees-positive", "gbs-microbatch", "vpp-needs-pp", "schedule-microbatches"),
     ),
     Rule(
         "schedule-microbatches",
-        "DualPipe and DualPipeV need 2*pp micro-batches or more, DualPipe an even number.",
+        "Interleaved schedules need pp micro-batches or more, DualPipe and DualPipeV 2*pp, DualPipe an even number.",
         _enough_microbatches,
         explain_microbatches,
         ("degrees-positive", "gbs-microbatch", "vpp-needs-pp"),

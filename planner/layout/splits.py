@@ -34,11 +34,13 @@ def split_of(number: int) -> Split:
 
 def is_even(n_layers: int, n_stages: int) -> bool:
     """Whether stages hold equal shares of the layers, or of them with embedding and head as a layer each."""
-    return n_stages <= n_layers and (n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0)
+    if n_stages > n_layers:
+        return n_stages == n_layers + 2
+    return n_layers % n_stages == 0 or (n_layers + 2) % n_stages == 0
 
 
 def split_layers(n_layers: int, n_stages: int) -> Split | None:
-    """Layers of each virtual stage by the default rule, or None with fewer layers than stages.
+    """Layers of each virtual stage by the default rule, or None where a stage between the ends would be empty.
 
     1. Equal shares where the layers divide.
     2. Else embedding and head count as a layer each, the first and the last stage hold one layer fewer
@@ -48,10 +50,17 @@ def split_layers(n_layers: int, n_stages: int) -> Split | None:
        flight and neither embedding nor head; then to the first, then to the last. 61 layers of DeepSeek-V3
        on 16 stages: 3, fourteen times 4, 2.
 
-    A rule that would leave the first or last stage without a layer counts the layers alone.
+    4. With one or two stages more than layers the loss, and then the embedding too, stand alone and every other
+       stage holds one layer: 126 layers of Llama 3.1 405B on 16 ranks of 8 virtual stages, the only split that
+       Megatron-Core (both ends counted as layers), torchtitan (``generate_llm_fqn_per_model_part``, which
+       weighs embedding and head as a layer each) and DeepSpeed (``PipelineModule`` deals them like layers) have.
+
+    A rule that would leave the first or last stage without a layer otherwise counts the layers alone.
     """
-    if n_stages < 1 or n_stages > n_layers:
+    if n_stages < 1 or n_stages > n_layers + 2 or n_layers < 1:
         return None
+    if n_stages > n_layers:
+        return (*(() if n_stages == n_layers + 1 else (0,)), *(1,) * n_layers, 0)
     if n_layers % n_stages == 0:
         return (n_layers // n_stages,) * n_stages
     ends = 1 if (n_layers + 2) // n_stages > 1 else 0
@@ -67,7 +76,7 @@ def split_layers(n_layers: int, n_stages: int) -> Split | None:
 def split_faults(split: Split, n_layers: int, n_stages: int) -> list[Fault]:
     """Why a split does not deal `n_layers` to `n_stages`; empty where it does."""
     fits = split_layers(n_layers, n_stages)
-    fix = "stage_layers " + ",".join(map(str, fits)) if fits else f"pp*vpp <= {n_layers}"
+    fix = "stage_layers " + ",".join(map(str, fits)) if fits else f"pp*vpp <= {n_layers + 2}"
     found = []
     if len(split) != n_stages:
         found.append(Fault(f"{len(split)} entries", "", f"pp*vpp = {n_stages} virtual stages", fix, "layers-stages"))

@@ -176,11 +176,8 @@ class Schedule(ABC):
             return [Fault(what, "", why, f"{least} micro-batches", "schedule-microbatches")]
         if microbatches % multiple:
             near = max(multiple, round(microbatches / multiple) * multiple)
-            if self.directions > 1:
-                why = f"{self.name} runs half of the micro-batches in each direction"
-                return [Fault(what, "", why, f"{near} micro-batches", "schedule-microbatches")]
-            why = f"{self.name} runs micro-batches in rounds of pp"
-            return [Fault(what, "", why, f"{near} micro-batches", "interleave-rounds")]
+            why = f"{self.name} runs half of the micro-batches in each direction"
+            return [Fault(what, "", why, f"{near} micro-batches", "schedule-microbatches")]
         return []
 
     def takes_vpp(self, vpp: int) -> bool:

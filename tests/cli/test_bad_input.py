@@ -79,7 +79,7 @@ def test_all_faults_of_a_scenario_at_once(call, tmp_path: Path) -> None:
         (("--tp", "2", "--dp", "3"), "tp*cp*pp*dp = 6", "the cluster has 8 ranks"),
         # Llama-3-8B has 32 heads and 32 layers
         (("--tp", "3", "--dp", "1"), "tp=3 does not divide the attention heads", "tp in 1, 2, 4, 8, 16, 32"),
-        (("--pp", "3", "--vpp", "11", "--dp", "1"), "pp*vpp = 33", "32 layers"),
+        (("--pp", "5", "--vpp", "7", "--dp", "1"), "pp*vpp = 35", "32 layers"),
         (("--pp", "2", "--stage-layers", "15,16"), "31 layers in all", "stage_layers 16,16"),
         (("--pp", "2", "--stage-layers", "15,17", "--vpp", "2"), "2 entries", "pp*vpp = 4 virtual stages"),
         (("--pp", "2", "--schedule", "zb-h1", "--framework", "megatron"), "schedule zb-h1", "framework generic"),
@@ -98,7 +98,7 @@ def test_a_layout_that_breaks_a_rule(call, words: tuple[str, ...], what: str, fi
 
 
 def test_a_layout_that_breaks_several_rules_says_so_once(call) -> None:
-    found = call("predict", *TRAINED, "--tp", "3", "--pp", "33", "--dp", "1")
+    found = call("predict", *TRAINED, "--tp", "3", "--pp", "35", "--dp", "1")
     assert found.code == 2 and "tp-heads" in found.err and "layers-stages" in found.err and "world-product" in found.err
 
 

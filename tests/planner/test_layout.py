@@ -104,7 +104,7 @@ CASES = (
     # 66 tokens do not divide by 4; the next multiple of the remedy is 4*2*1
     Case("seq-split", Layout(tp=4, sp=1), "multiple of 8", Layout(tp=4), on(4, seq_len=66)),
     Case("seq-split", Layout(cp=2), "multiple of 4", Layout(dp=2), on(2, seq_len=62)),
-    Case("layers-stages", Layout(pp=8), "pp*vpp <= 5", Layout(pp=4, dp=2), on(8, ODD)),
+    Case("layers-stages", Layout(pp=8), "pp*vpp <= 7", Layout(pp=4, dp=2), on(8, ODD)),
     # 5 layers: the layers of a given split sum to them, one entry a stage, none empty between the ends
     Case("layers-stages", Layout(pp=2, stage_layers=(2, 2)), "stage_layers 3,2", Layout(pp=2, stage_layers=(1, 4)),
          on(2, ODD)),
@@ -112,7 +112,7 @@ CASES = (
          Layout(pp=3, stage_layers=(0, 5, 0)), on(3, ODD, gbs=15)),
     Case("layers-stages", Layout(pp=4, stage_layers=(2, 0, 2, 1)), "stage_layers 1,1,2,1",
          Layout(pp=4, stage_layers=(0, 2, 2, 1)), on(4, ODD)),
-    Case("layers-stages", Layout(pp=2, vpp=4, schedule="interleaved-1f1b"), "vpp in 1, 2",
+    Case("layers-stages", Layout(pp=2, vpp=4, schedule="interleaved-1f1b"), "vpp in 1, 2, 3",
          Layout(pp=2, vpp=2, schedule="interleaved-1f1b"), on(2)),
     Case("gbs-microbatch", Layout(mbs=3), "mbs in 1, 2, 4, 8, 16", Layout(mbs=2), on(1)),
     Case("gbs-microbatch", Layout(dp=3), "gbs=15", Layout(dp=3), on(3)),
@@ -120,11 +120,14 @@ CASES = (
     Case("vpp-needs-pp", Layout(pp=2, schedule="zb-v"), "vpp=2 with zb-v", Layout(pp=2, vpp=2, schedule="zb-v"),
          on(2)),
     Case("vpp-needs-pp", Layout(schedule="interleaved-1f1b"), "vpp=1", Layout(schedule="1f1b"), on(1)),
-    # 16 / (2 * 8) = 1 micro-batch, rounds of 2
-    Case("interleave-rounds", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-1f1b"), "multiple of 2",
+    # 15 micro-batches: no rounds of 2, and 15 // 2 = 7 equal rounds have no whole number of them
+    Case("interleave-rounds", Layout(pp=2, vpp=2, schedule="interleaved-1f1b"), "multiple of 2", Layout(pp=2),
+         on(2, gbs=15, framework="megatron-2022")),
+    Case("interleave-rounds", Layout(pp=2, vpp=2, schedule="interleaved-zb"), "multiple of 2",
+         Layout(pp=2, schedule="zb-h1"), on(2, gbs=15, framework="fsdp2")),
+    # 16 / (2 * 8) = 1 micro-batch, a round holds 2
+    Case("schedule-microbatches", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-1f1b"), "or vpp=1",
          Layout(pp=2, vpp=2, dp=8, mbs=1, schedule="interleaved-1f1b"), on(16)),
-    Case("interleave-rounds", Layout(pp=2, vpp=2, dp=8, mbs=2, schedule="interleaved-zb"), "multiple of 2",
-         Layout(pp=2, vpp=2, dp=8, mbs=1, schedule="interleaved-zb"), on(16)),
     # 16 / 8 = 2 micro-batches, 2*pp = 4 are needed; and 15 of one sequence are no pairs
     Case("schedule-microbatches", Layout(pp=2, dp=8, schedule="dualpipe"), "4 or more micro-batches",
          Layout(pp=2, dp=8, schedule="1f1b"), on(16)),
@@ -306,7 +309,10 @@ def test_layers_split_evenly_or_around_embedding_and_head() -> None:
     assert split_layers(8, 4) == (2, 2, 2, 2)
     # Llama 3.1 405B: 126 layers on 16 stages, 7 on the ends and 8 between (arXiv 2407.21783)
     assert split_layers(126, 16) == (7, *(8,) * 14, 7)
-    assert split_layers(4, 5) is None
+    # embedding and loss alone: 126 + 2 units on 16 ranks of 8 (Megatron-Core, both ends counted: 1 - 1 layers there)
+    assert split_layers(126, 128) == (0, *(1,) * 126, 0) == megatron_split(126, 16, 8, embedding=True, loss=True)
+    assert split_layers(4, 5) == (1, 1, 1, 1, 0)
+    assert split_layers(4, 7) is None
 
 
 def test_the_rest_goes_before_the_last_stage() -> None:
@@ -357,9 +363,10 @@ def test_any_split_is_read_back(split: list[int]) -> None:
 def test_a_split_holds_every_layer(layers: int, stages: int) -> None:
     shares = split_layers(layers, stages)
     if shares is None:
-        assert stages > layers
+        assert stages > layers + 2
         return
-    assert len(shares) == stages and sum(shares) == layers and min(shares) >= 1
+    assert len(shares) == stages and sum(shares) == layers and min(shares[1:-1], default=1) >= 1
+    assert min(shares) >= 1 or stages > layers
     # embedding and head counted, no stage holds two units more than another
     units = [shares[0] + 1, *shares[1:-1], shares[-1] + 1] if stages > 1 else [layers]
     assert max(units) - min(units) <= (1 if layers % stages else 2)

@@ -48,8 +48,11 @@ class Reference:
 
 def layers_of_stages(model: ModelSpec, stages: int, stated: tuple[int, ...] = ()) -> list[list[DecoderLayer]]:
     """As stated; else equal shares; else embedding and head count as a layer each, and what is left over goes to the
-    last stages but one, then the first, then the last. No stage is left empty for the sake of the ends."""
+    last stages but one, then the first, then the last. No stage is left empty for the sake of the ends, unless there
+    are more stages than layers: then the loss, and the embedding before it, have one to themselves."""
     n = len(model.layers)
+    if not stated and stages > n:
+        stated = ((0,) if stages == n + 2 else ()) + (1,) * n + (0,)
     shares = list(stated) or [n // stages] * stages
     if sum(shares) != n:
         ends = int((n + 2) // stages > 1)

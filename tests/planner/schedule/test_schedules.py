@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
 from planner.schedule import COMPUTE_KINDS, Action, Kind, Schedule, get, names
+from planner.schedule.interleaved_1f1b import round_order, round_size
 
 
 @st.composite
@@ -165,12 +166,27 @@ def test_interleaved_two_ranks_two_chunks() -> None:
     assert lists == ["0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1", "1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1"]
 
 
+# Megatron-Core, ModelParallelConfig.microbatch_group_size_per_vp_stage: for PP=2 VP=2, groups of 3 and 5 micro-batches
+# a rank's forwards take the micro-batches 0 1 2 0 1 2 3 4 3 4.
+def test_rounds_that_pp_does_not_divide() -> None:
+    assert [m for _, m in round_order(5, 3, 2)] == [0, 1, 2, 0, 1, 2, 3, 4, 3, 4]
+    # 5 = 3 + 2: rounds of 2 would leave one micro-batch for the last
+    assert round_size(2, 5) == 3 and round_size(2, 4) == 2
+    # the functional tests of Megatron-Core run 5 and 10 micro-batches on four ranks in groups of 5
+    assert round_size(4, 5) == 5 and round_size(4, 10) == 5
+    # 11 on four: 4 leaves 3, 5 leaves 1, 6 leaves 5
+    assert round_size(4, 11) == 6
+    # rank 1 of 2 warms up with (2-1)*3 forwards of rounds of 3
+    last = " ".join(map(str, get("interleaved-1f1b").actions(2, 5, 2)[1]))
+    assert last.startswith("1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1F3 1B0")
+
+
 @pytest.mark.parametrize(
     ("name", "degrees", "words"),
     [
         ("1f1b", (2, 4, 2), ["vpp=2"]),
         ("gpipe", (0, -1, 1), ["pp is 0", "micro-batches is -1"]),
-        ("interleaved-1f1b", (4, 6, 1), ["vpp=1", "6 micro-batches with pp=4", "interleave-rounds"]),
+        ("interleaved-1f1b", (4, 3, 1), ["vpp=1", "3 micro-batches with pp=4", "schedule-microbatches"]),
     ],
 )
 def test_all_faults_at_once(name: str, degrees: tuple[int, int, int], words: list[str]) -> None:
@@ -235,7 +251,8 @@ def test_runs_what_pytorch_runs(name: str) -> None:
 def test_interleaved_equals_pytorchs_pipeline_order(name: str) -> None:
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
     torch_class = getattr(schedules, get(name).torch_class)
-    for pp, microbatches, vpp in [(2, 2, 2), (2, 8, 3), (4, 4, 2), (4, 16, 4), (8, 16, 2), (3, 9, 5)]:
+    whole = [(2, 2, 2), (2, 8, 3), (4, 4, 2), (4, 16, 4), (8, 16, 2), (3, 9, 5)]
+    for pp, microbatches, vpp in [*whole, (2, 3, 2), (4, 5, 3), (4, 10, 3)]:
         stages = [
             SimpleNamespace(num_stages=pp * vpp, group_size=pp, group_rank=0, stage_index=chunk * pp, is_last=False)
             for chunk in range(vpp)

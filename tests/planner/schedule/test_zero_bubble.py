@@ -217,7 +217,7 @@ def test_equals_the_list_that_pytorch_makes(name: str, pp: int, microbatches: in
         ("dualpipe", (4, 6, 1), ["6 micro-batches", "8 micro-batches", "schedule-microbatches"]),
         ("dualpipe", (2, 5, 1), ["5 micro-batches", "half of the micro-batches"]),
         ("dualpipe-v", (4, 7, 2), ["7 micro-batches", "8 micro-batches"]),
-        ("interleaved-zb", (4, 6, 1), ["vpp=1", "interleave-rounds"]),
+        ("interleaved-zb", (4, 3, 1), ["vpp=1", "schedule-microbatches"]),
     ],
 )
 def test_faults_name_a_way_out(name: str, degrees: tuple[int, int, int], words: list[str]) -> None:

@@ -98,5 +98,5 @@ def test_fixed_fields_are_kept() -> None:
 
 def test_predict_refuses_a_layout_with_every_broken_rule() -> None:
     with pytest.raises(InputError) as error:
-        predict(small(), load("dgx-a100:1"), WORKLOAD, Layout(tp=3, pp=9, dp=1))
+        predict(small(), load("dgx-a100:1"), WORKLOAD, Layout(tp=3, pp=19, dp=1))
     assert {f.rule for f in error.value.faults} >= {"world-product", "tp-heads", "layers-stages"}

@@ -314,8 +314,8 @@ def test_wrong_shapes_and_plans_are_all_named() -> None:
     with pytest.raises(InputError) as caught:
         build_dag("1f1b", 2, 2, 1, CommPlan(0, "sometimes", -1, "never"))  # type: ignore[arg-type]
     assert len(caught.value.faults) == 4
-    with pytest.raises(InputError, match="rounds"):
-        build_dag("interleaved-1f1b", 4, 6, 2, CommPlan())
+    with pytest.raises(InputError, match="schedule-microbatches"):
+        build_dag("interleaved-1f1b", 4, 3, 2, CommPlan())
 
 
 @pytest.mark.parametrize(
