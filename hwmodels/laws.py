@@ -22,8 +22,9 @@ bandwidths and sizes that the coefficients are relative to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -122,14 +123,44 @@ def coefficients(
 ) -> dict[str, Coefficient]:
     """What `member` takes from the laws: its generation's (or link kind's) section, its own over it.
 
-    `generation` is that of a device; where `section` is another's, the law crosses generations.
+    `generation` is that of a device; where `section` is another's, the law crosses generations, and what the device
+    is known to reach of its peak in one format is taken for the others (`reached`).
     """
     found: dict[str, Coefficient] = {}
     if section == NO_LAWS:
         return found
+    foreign = generation is not None and generation != section
+    own: dict[str, Coefficient] = {}
     for kind in kinds:
         known = sections(kind)
-        for name in dict.fromkeys((section, member)):
-            if name in known:
-                found |= named(kind, known[name], member, foreign=generation is not None and generation != section)
-    return found
+        if section in known:
+            found |= named(kind, known[section], member, foreign=foreign)
+        if member in known and member != section:
+            own |= named(kind, known[member], member, foreign=foreign)
+    return (reached(found, own) if foreign else found) | own
+
+
+def reached(taken: Mapping[str, Coefficient], own: Mapping[str, Coefficient]) -> dict[str, Coefficient]:
+    """`taken` from another generation, with the shares of the tensor peak scaled to what `own` says of one format.
+
+    A matrix engine that one row of 16-bit products shows at 0.65 of the share that the other generation reaches is
+    held back by its clocks under load, its power limit or its library; all of these hold for its other formats and
+    for attention too. Traffic, latencies and decode (memory-bound) stay as they are.
+    """
+    ratios = [
+        c.value / taken[name].value
+        for name, c in own.items()
+        if name.startswith("gemm.") and name.endswith(".efficiency") and ".impl." not in name and name in taken
+    ]
+    if not ratios:
+        return dict(taken)
+    ratio = math.prod(ratios) ** (1.0 / len(ratios))
+    note = f"; times {ratio:.3f}, what one format of this device reaches of the share there"
+
+    def scaled(name: str, c: Coefficient) -> Coefficient:
+        share = name.endswith(".efficiency") and (
+            name.startswith("gemm.") or (name.startswith("attention.") and ".decode." not in name)
+        )
+        return replace(c, value=min(c.value * ratio, 1.0), source=c.source + note) if share else c
+
+    return {name: scaled(name, c) for name, c in taken.items()}

@@ -197,8 +197,10 @@ _PRESETS: dict[str, FrameworkPreset] = {
         replace(
             _MEGATRON,
             name="primus",
-            notes="AMD Primus with the Megatron backend: the switches of megatron on ROCm.",
-            source="github AMD-AGI/Primus examples/megatron/configs",
+            fused_grad_accumulation=False,
+            notes="AMD Primus with the Megatron backend: the switches of megatron on ROCm, without the GEMM that adds "
+            "into the main gradient.",
+            source="github AMD-AGI/Primus examples/megatron/configs (gradient_accumulation_fusion: false)",
         ),
         FrameworkPreset(
             name="ours",

@@ -227,8 +227,8 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
         mbs = 1
         assumed.append("mbs=1")
     if gbs is None:
-        gbs = mbs * dp
-        assumed.append(f"gbs={gbs} (one micro-batch)")
+        gbs = mbs * dp * pp  # as many as fill a pipeline: what Primus' own example configurations run
+        assumed.append(f"gbs={gbs} ({'a micro-batch a stage' if pp > 1 else 'one micro-batch'})")
     sp = row.sp
     if sp is None:
         sp = int(preset.sequence_parallel and tp > 1)

@@ -66,3 +66,31 @@ def test_a_block_without_source_is_named() -> None:
     data, marks = yamlfile.parse(text, "laws/gemm.yaml")
     with pytest.raises(InputError, match=r"laws/gemm.yaml:5.*source"):
         yamlfile.validate(LawFile, data, "laws/gemm.yaml", marks)
+
+
+def test_one_format_of_a_device_says_what_it_reaches_in_the_others() -> None:
+    # 16-bit products reach 0.4 where the other generation's reach 0.8: half in fp8 and attention too, not in traffic
+    taken = laws.named("gemm", Section(("a",), (Block("", "rows of a", 40, 0.05, {
+        "bf16.efficiency": 0.8, "bf16.tail": 0.4, "fp8.efficiency": 0.7, "fp8.impl.x.efficiency": 0.9,
+        "memory_efficiency": 0.85}),)), "b", foreign=True)  # fmt: skip
+    taken |= laws.named("attention", Section(("a",), (Block("", "rows of a", 9, 0.05, {
+        "forward.efficiency": 0.6, "y.fp8.forward.efficiency": 0.4, "decode.efficiency": 0.9}),)), "b")  # fmt: skip
+    own = laws.named("gemm", Section(("b",), (Block("bf16.", "one row", 1, 0.15, {
+        "efficiency": 0.4, "impl.z.efficiency": 0.5}),)), "b")  # fmt: skip
+    found = laws.reached(taken, own)
+    halved = {name for name in taken if found[name].value == pytest.approx(taken[name].value / 2)}
+    assert halved == {
+        "gemm.bf16.efficiency", "gemm.fp8.efficiency", "gemm.fp8.impl.x.efficiency",
+        "attention.forward.efficiency", "attention.y.fp8.forward.efficiency",
+    }  # fmt: skip
+    assert "times 0.500" in found["gemm.fp8.efficiency"].source
+    assert all(found[name] == taken[name] for name in taken if name not in halved)
+    assert laws.reached(taken, {}) == taken
+
+
+def test_a_part_of_another_vendor_reaches_less_in_every_format() -> None:
+    amd, nvidia = catalog.device("mi300x-192gb").coefficients, catalog.device("h100-sxm-80gb").coefficients
+    names = ("gemm.bf16.efficiency", "gemm.fp8.efficiency", "attention.forward.efficiency")
+    ratios = [amd[name].value / nvidia[name].value for name in names]
+    assert ratios == [pytest.approx(ratios[0])] * 3 and ratios[0] < 0.7
+    assert amd["attention.decode.efficiency"].value == nvidia["attention.decode.efficiency"].value

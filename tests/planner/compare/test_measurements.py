@@ -154,7 +154,8 @@ def test_blank_cells_take_documented_defaults_and_say_so():
     assert to_case(gpt(zero_stage=None, fsdp="1")).layout.zero_stage == 3
     alone = to_case(gpt(zero_stage=1, tp=8, pp=4, dp=1))
     assert alone.layout.zero_stage == 0 and alone.assumed[0] == "zero_stage=0 (one replica)"
-    assert to_case(gpt(gbs=None)).workload.gbs == 32  # one micro-batch: mbs 4 on dp 8
+    assert to_case(gpt(gbs=None)).workload.gbs == 64  # a micro-batch a stage: mbs 4 on dp 8 and pp 2
+    assert to_case(gpt(gbs=None, pp=1, dp=16)).workload.gbs == 64
 
 
 def test_a_dense_model_has_no_expert_grid():
