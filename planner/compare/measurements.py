@@ -258,7 +258,7 @@ def _interleaved(
     stated, each = _stated_schedule(row), n_layers // layout.pp
     if row.vpp is None and stated in ("", "1f1b", "interleaved-1f1b"):
         most = preset.blank_vpp if preset.blank_vpp > 1 or stated != "interleaved-1f1b" else each
-        rounds = n_layers % layout.pp == 0 and gbs // (layout.mbs * layout.dp) % layout.pp == 0
+        rounds = n_layers % layout.pp == 0 and gbs >= layout.mbs * layout.dp * layout.pp
         vpp = max((v for v in range(1, most + 1) if each % v == 0), default=1) if rounds else 1
         layout = replace(layout, vpp=vpp, schedule="interleaved-1f1b" if vpp > 1 else layout.schedule)
     if not stated:
@@ -280,12 +280,6 @@ def _with_stages(row: Row, layout: Layout, n_layers: int, assumed: list[str]) ->
     """
     ends = {word: int(count) for word, count in _FIRST_LAST.findall(row.other_flags)}
     stated = _PP_LAYOUT.search(row.other_flags)
-    stages = layout.pp * layout.vpp
-    if layout.pp > 1 and not (ends or stated) and stages == n_layers + 2:
-        # Megatron-Bridge counts embedding and loss as a layer each (account_for_embedding_in_pipeline_split).
-        split = megatron_split(n_layers, layout.pp, layout.vpp, embedding=True, loss=True)
-        assumed.append("embedding and loss alone on the first and last of the virtual stages")
-        return replace(layout, stage_layers=split)
     if layout.pp == 1 or not (ends or stated):
         return layout
     try:
