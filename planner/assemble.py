@@ -19,6 +19,7 @@ from planner.intervals import Spreads
 from planner.layout import SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
 from planner.once import data_parallel_wait, optimizer, sends, tied
+from planner.pairs import unpaired_shares
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
@@ -298,6 +299,9 @@ class _Stages:
         busy = self.sums.by_rank(forward + backward_input + backward_weight).sum(axis=1)
         kernels, collectives = (v / np.maximum(busy, 1e-30) for v in (kernels, collectives))
         ahead, back, weight = (self.sums.whole(v) for v in (forward, backward_input, backward_weight))
+        if self.priced.preset.moe_exchange_overlap:
+            alone = self._alone(parts, hidden)
+            ahead, back = ahead + alone[0], back + alone[1]
         return _Work(plan.directions, ahead, back, weight, parts, hidden, kernels, collectives, flops)
 
     def _apart(self, parts: dict[str, FloatArray], hidden: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
@@ -319,6 +323,20 @@ class _Stages:
                 total = total + exposed
             totals.append(total)
         return totals[0], totals[1]
+
+    def _alone(self, parts: dict[str, FloatArray], hidden: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """Exchanges whose partner is another micro-batch, exposed in the passes that run alone (`planner.pairs`).
+
+        Moves them from `hidden` to `parts`; returns the mean seconds (b, pp, chunks) a micro-batch of F and of B or I.
+        """
+        share = unpaired_shares(self.schedule, self.pp, self.microbatches, self.vpp)
+        ahead = self.sum(lambda b: b.forward.paired_s["ep"])
+        back = self.sum(lambda b: b.backward_input.paired_s["ep"])
+        moved = self.by_rank(ahead + back) * share
+        parts["ep_comm"] = parts["ep_comm"] + moved
+        hidden["ep_comm"] = hidden["ep_comm"] - moved
+        each = share[:, :, None]
+        return np.asarray(self.sums.whole(ahead) * each), np.asarray(self.sums.whole(back) * each)
 
     def whole(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
         """Of a micro-batch over all ranks, recomputation included: ndarray (b,)."""

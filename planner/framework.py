@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
+from planner.moe_switches import MoeSwitches
 
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
 GradDtype = Literal["fp32", "bf16", "same"]
@@ -57,8 +58,8 @@ UNFITTED = HostConstant(0.0, "not fitted: the kernel launch time of the device i
 
 
 @dataclass(frozen=True, slots=True)
-class FrameworkPreset:
-    """Switches and defaults of one framework.
+class FrameworkPreset(MoeSwitches):
+    """Switches and defaults of one framework; those of expert layers in `planner.moe_switches`.
 
     Attributes
     ----------
@@ -245,6 +246,7 @@ class FrameworkPreset:
             for scaling in getattr(self, key)
             if scaling not in SCALED
         ]
+        faults += self.moe_faults(where)
         if not 0 <= self.zero_stage <= 3:
             faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
         if self.blank_vpp < 1:

@@ -127,6 +127,8 @@ def memory(
     saved = _saved(model, layouts, lowered, pp, vpp, schedule)
     waiting = _waiting(model, layouts, lowered, pp, vpp, schedule)
     held = held_bytes(saved, waiting, schedule, pp, microbatches, vpp)
+    if preset.moe_exchange_overlap and any(layer.is_moe for layer in model.layers):
+        held = held + _beside_another(model, layouts, lowered, saved, pp, vpp, schedule)
     losses = at_loss(schedule, pp, microbatches, vpp)
     kept, gradient = (
         np.broadcast_to(v, (n,))[:, None] for v in (lowered.head.logits_bytes, lowered.head.logits_grad_bytes)
@@ -180,22 +182,38 @@ def _waiting(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, 
     return over_stages(model, pp, vpp, schedule, layouts.stage_layers, blocks[:-2], blocks[-2], blocks[-1])
 
 
+def _beside_another(
+    model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, saved: FloatArray, pp: int, vpp: int, schedule: str
+) -> FloatArray:
+    """Bytes more in flight where a forward runs beside a backward: ndarray (n, pp).
+
+    Interleaved stages warm up with one micro-batch of a virtual stage more (Megatron-Core
+    ``get_pp_rank_microbatches``); without a pipeline the layers of one grow as those of the other are freed, but for
+    one.
+    """
+    if pp > 1:
+        return np.asarray(saved.max(axis=2))
+    return _largest_layer(model, layouts, [b.saved_bytes for b in lowered.layers], pp, vpp, schedule)
+
+
 def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
     """Bytes of the one layer whose activations recomputation rebuilds at a time: ndarray (n, pp).
 
     The largest of the kinds that the rank holds.
     """
-    n = len(layouts)
-    held = layer_counts(model, pp, vpp, schedule, layouts.stage_layers).sum(axis=3) > 0  # (1 or n, kinds, pp)
-    held = np.moveaxis(held, 0, 1)  # (kinds, 1 or n, pp)
-
-    def largest(values: list[FloatArray]) -> FloatArray:
-        each = np.stack([np.broadcast_to(v, (n,)) for v in values])  # (kinds, n)
-        return np.where(held, each[:, :, None], 0.0).max(axis=0)
-
-    whole = largest([b.saved_bytes for b in lowered.layers])
-    core = largest([b.saved_bytes - b.saved_selective_bytes for b in lowered.layers])
+    n, place = len(layouts), (pp, vpp, schedule)
+    whole = _largest_layer(model, layouts, [b.saved_bytes for b in lowered.layers], *place)
+    core = _largest_layer(model, layouts, [b.saved_bytes - b.saved_selective_bytes for b in lowered.layers], *place)
     return np.choose(layouts.recompute[:, None], [np.zeros((n, pp)), core, whole])
+
+
+def _largest_layer(
+    model: ModelSpec, layouts: LayoutBatch, values: list[FloatArray], pp: int, vpp: int, schedule: str
+) -> FloatArray:
+    """The largest value among the kinds of layers that a rank holds: ndarray (n, pp)."""
+    held = layer_counts(model, pp, vpp, schedule, layouts.stage_layers).sum(axis=3) > 0  # (1 or n, kinds, pp)
+    each = np.stack([np.broadcast_to(v, (len(layouts),)) for v in values])  # (kinds, n)
+    return np.where(np.moveaxis(held, 0, 1), each[:, :, None], 0.0).max(axis=0)
 
 
 def _buffers(

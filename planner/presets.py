@@ -30,6 +30,8 @@ _MEGATRON = FrameworkPreset(
     fp8_recipe="fp8-delayed",
     quantised_tp_gather=True,
     fused_norm_quantise=True,
+    moe_expert_gemm="streams",
+    moe_router_padding=False,
     notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 "
     "main gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M "
     "gradients.",
@@ -43,6 +45,9 @@ _MEGATRON_2021 = FrameworkPreset(
     interleaved_rounds="pp",
     zero_stages=(0,),
     scalings=(),
+    moe_expert_gemm="loop",
+    moe_permute_fusion=False,
+    moe_weighted_activation=False,
     scatter_gather_p2p=True,
     attention="unfused-fused-softmax",
     dropout=True,
@@ -69,6 +74,9 @@ _DEEPSPEED = FrameworkPreset(
     overlap_param_gather=False,
     reduce_each_microbatch=True,
     p2p_overlap=False,
+    moe_expert_gemm="loop",
+    moe_permute_fusion=False,
+    moe_weighted_activation=False,
     bucket_bytes=500_000_000 * 2,
     notes="DeepSpeed with a recent PyTorch: flash attention, gradients in the compute dtype, overlap_comm on, buckets "
     "of 5e8 elements, FusedAdam.",

@@ -17,11 +17,14 @@ from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from planner.layout import LayoutBatch
 from planner.presets import FrameworkPreset
-from planner.workload.op import Block, Op
+from planner.workload.op import OTHER, PARTS, Block, Op
 
 FloatArray = NDArray[np.float64]
 COMM_GROUPS: tuple[str, ...] = ("tp", "cp", "ep")
-"""Groups whose collectives belong to a micro-batch (etp counts as ep)."""
+"""Groups whose collectives belong to a micro-batch (etp and ep_etp count as ep)."""
+_SAME = {"etp": "ep", "ep_etp": "ep"}
+EXPERT = "expert_"
+"""Begins the name of a collective that `hwmodels.collectives.expert_seconds` prices."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +47,8 @@ class PassPrice:
     apart_s : dict of str to ndarray (n,)
         Part of `hidden_s` that runs beside an op of another pass: hidden only where both passes run
         as one, as in a backward that is not split.
+    paired_s : dict of str to ndarray (n,)
+        Part of `hidden_s` that runs beside another micro-batch: exposed where none runs at the same time.
     """
 
     compute_s: FloatArray
@@ -55,6 +60,7 @@ class PassPrice:
     skipped_s: FloatArray
     apart_s: dict[str, FloatArray]
     once_s: FloatArray
+    paired_s: dict[str, FloatArray]
 
     @property
     def total_s(self) -> FloatArray:
@@ -106,9 +112,16 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
         one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
+    elif op.collective.startswith(EXPERT):
+        shape = layouts.group(op.group, cluster.gpus_per_node)
+        one = collectives.expert_seconds(
+            cluster, device, phase=op.collective.removeprefix(EXPERT), tokens_per_rank=d["tokens"],
+            hidden=d["hidden"], topk=d["topk"], experts=d["experts"], skew=d["skew"], shape=shape, dtype=op.dtype,
+            impl=op.impl,
+        )  # fmt: skip
     else:
         shape = layouts.group(op.group, cluster.gpus_per_node)
-        one = collectives.seconds(cluster, op.collective, d["nbytes"], shape)
+        one = collectives.seconds(cluster, op.collective, d["nbytes"], shape, skew=d.get("skew", 1.0))
     return one * count
 
 
@@ -122,24 +135,42 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
     """
     priced = [OpPrice(op, price_op(op, cluster, layouts)) for op in block.ops]
     named = {p.op.name: p for p in priced if p.op.kind != "collective"}
+    beside = {p.op.behind for p in priced if p.op.behind.startswith(OTHER)}
+    others = {name: other_seconds(name, priced) for name in beside}
     forward = [p for p in priced if p.op.phase == "forward"]
 
-    def build(chosen: list[OpPrice]) -> PassPrice:
-        return _sum_pass(chosen, named, cluster, preset, layouts)
+    def build(chosen: list[OpPrice], again: bool = False) -> PassPrice:
+        return _sum_pass(chosen, named, {} if again else others, cluster, preset, layouts)
 
     return BlockPrice(
         name=block.name,
         forward=build(forward),
         backward_input=build([p for p in priced if p.op.phase == "backward_input"]),
         backward_weight=build([p for p in priced if p.op.phase == "backward_weight"]),
-        rerun_full=build([p for p in forward if p.op.rerun != "never"]),
-        rerun_selective=build([p for p in forward if p.op.rerun == "selective"]),
+        rerun_full=build([p for p in forward if p.op.rerun != "never"], again=True),
+        rerun_selective=build([p for p in forward if p.op.rerun == "selective"], again=True),
         ops=priced,
     )
 
 
+def other_seconds(name: str, priced: list[OpPrice]) -> FloatArray:
+    """Seconds of a part of the layer in the passes that `name` states (`planner.workload.op.OTHER`)."""
+    part, _, phases = name.removeprefix(OTHER).partition(":")
+    chosen = [
+        p.seconds.mid
+        for p in priced
+        if p.op.kind != "collective" and p.op.phase in phases.split("+") and p.op.name.startswith(PARTS[part])
+    ]
+    return np.asarray(sum(chosen, start=np.zeros(())))
+
+
 def _sum_pass(
-    priced: list[OpPrice], named: dict[str, OpPrice], cluster: Cluster, preset: FrameworkPreset, layouts: LayoutBatch
+    priced: list[OpPrice],
+    named: dict[str, OpPrice],
+    others: dict[str, FloatArray],
+    cluster: Cluster,
+    preset: FrameworkPreset,
+    layouts: LayoutBatch,
 ) -> PassPrice:
     shape = np.shape(layouts.tp)
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
@@ -147,6 +178,7 @@ def _sum_pass(
     comm = {g: np.zeros(shape) for g in COMM_GROUPS}
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     apart = {g: np.zeros(shape) for g in COMM_GROUPS}
+    paired = {g: np.zeros(shape) for g in COMM_GROUPS}
     for p in priced:
         mid = p.seconds.mid
         count = np.asarray(p.op.count, dtype=np.float64)
@@ -160,35 +192,41 @@ def _sum_pass(
                 once = once + mid
             flops = flops + p.op.flops() * count
             continue
-        group = "ep" if p.op.group == "etp" else p.op.group
-        partner = named.get(p.op.behind)
-        exposed, behind = exposed_and_hidden(mid, partner, _beside(p.op, cluster, layouts))
+        group = _SAME.get(p.op.group, p.op.group)
+        partner, other = named.get(p.op.behind), others.get(p.op.behind)
+        beside_s = other if partner is None else partner.seconds.mid
+        exposed, behind = exposed_and_hidden(mid, beside_s, _beside(p.op, cluster, layouts))
         if partner is not None and partner.op.phase != p.op.phase:
             apart[group] = apart[group] + behind
+        if other is not None:
+            paired[group] = paired[group] + behind
         comm[group] = comm[group] + exposed
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
     seconds = host_bound(compute, launches, cluster, preset)
-    return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart, once)
+    return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart, once, paired)
 
 
 def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:
-    """Slow-downs of a collective and the compute beside it, by the links that its group crosses."""
+    """Slow-downs of a collective and the compute beside it, by the links that its group crosses or the SMs it takes."""
+    if op.collective.startswith(EXPERT):
+        sms = collectives.expert_sms(cluster.device, experts=op.dims["experts"], impl=op.impl)
+        return collectives.expert_beside(cluster, sms)
     return collectives.beside(cluster, op.collective, layouts.group(op.group, cluster.gpus_per_node).nodes)
 
 
 def exposed_and_hidden(
-    comm_s: ArrayLike, partner: OpPrice | None, both: collectives.Beside
+    comm_s: ArrayLike, partner_s: ArrayLike | None, both: collectives.Beside
 ) -> tuple[FloatArray, FloatArray]:
-    """Split a collective that runs beside one compute op.
+    """Split a collective that runs beside compute of `partner_s` seconds (None: beside nothing).
 
     Exposed is what the two take together beyond the compute alone: the part of the collective that
     is longer, and what it takes from compute (SMs, memory bandwidth, or cores on a CPU).
     """
     comm = np.asarray(comm_s, dtype=np.float64)
-    if partner is None:
+    if partner_s is None:
         return comm, np.zeros_like(comm)
-    exposed = both.exposed(comm, partner.seconds.mid)
+    exposed = both.exposed(comm, partner_s)
     return exposed, np.asarray(comm - exposed)
 
 

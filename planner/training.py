@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
+from planner.routing import Routing
 from planner.switches import Switches, described, normal
 
 LARGEST = 2**30
@@ -133,6 +134,8 @@ class Workload:
         ``"fp32"`` or ``"bf16"``; blank: the framework's.
     main_dtype : str
         One of `planner.optimizers.MAIN_DTYPES`.
+    routing : Routing
+        How tokens fall on experts; balanced and dropless by default. Dense models do not read it.
     switches : tuple of (name, word)
         Fields of the framework preset that this run sets otherwise (`planner.switches`).
     """
@@ -148,6 +151,7 @@ class Workload:
     grad_dtype: str = ""
     main_dtype: str = "fp32"
     switches: Switches = ()
+    routing: Routing = Routing()
 
     def __post_init__(self) -> None:
         faults = []
@@ -191,4 +195,5 @@ class Workload:
         found += [f"gradients {self.grad_dtype}"] * bool(self.grad_dtype)
         found += [f"main weights {self.main_dtype}"] * (self.main_dtype != "fp32")
         found += [described(self.switches)] * bool(self.switches)
+        found += [self.routing.described()] * (not self.routing.balanced)
         return ", ".join(found)

@@ -13,7 +13,7 @@ from hwmodels.collectives.all_gather import AllGather
 from hwmodels.collectives.all_reduce import AllReduce
 from hwmodels.collectives.all_to_all import AllToAll
 from hwmodels.collectives.base import Collective, Group, bandwidth_bound
-from hwmodels.collectives.beside import Beside, beside
+from hwmodels.collectives.beside import Beside, beside, expert_beside
 from hwmodels.collectives.broadcast import Broadcast
 from hwmodels.collectives.coefficients import BETWEEN, coefficient
 from hwmodels.collectives.expert import expert_bound, expert_seconds, expert_sms
@@ -45,6 +45,7 @@ __all__ = [
     "bound",
     "chosen",
     "evidence",
+    "expert_beside",
     "expert_bound",
     "expert_seconds",
     "expert_sms",

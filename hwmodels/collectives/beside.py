@@ -69,3 +69,22 @@ def beside(cluster: Cluster, op: str, nodes: ArrayLike) -> Beside:
         np.where(crosses, far.compute_slowdown, near.compute_slowdown),
         np.where(crosses, far.collective_slowdown, near.collective_slowdown),
     )
+
+
+def expert_beside(cluster: Cluster, sms: ArrayLike) -> Beside:
+    """Slow-downs beside an expert dispatch or combine that holds `sms` SMs (`hwmodels.collectives.expert_sms`).
+
+    The cluster's measured overlap where it has one; else compute keeps the other SMs, and both sides lose what
+    they lose beside any collective (`hwmodels.collectives.overlap`).
+    """
+    held = np.asarray(sms, dtype=np.float64)
+    if cluster.overlap is not None:
+        both = np.full(held.shape, 2.0 - cluster.overlap.value)
+        return Beside(both, both)
+    n_sm = cluster.device.n_sm
+    near = overlap(cluster.fabric.intra, n_sm)
+    if n_sm == 0:
+        return Beside(np.full(held.shape, near.compute_slowdown), np.full(held.shape, near.collective_slowdown))
+    share = np.minimum(held / n_sm, 0.9)
+    rest = near.compute_slowdown * (1.0 - near.sm_share)  # what memory traffic takes beyond the SMs
+    return Beside(rest / (1.0 - share), np.full(held.shape, near.collective_slowdown))

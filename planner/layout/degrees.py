@@ -34,6 +34,7 @@ AXES: tuple[str, ...] = (
     "replica",
     "ep",
     "etp",
+    "ep_etp",
     "edp",
     "expert_shard",
     "expert_replica",
@@ -261,6 +262,7 @@ class LayoutBatch:
             "replica": (np.asarray(self.dp // self.fsdp_degree), np.asarray(self.tp * self.cp * self.fsdp_degree)),
             "etp": (self.etp, one),
             "ep": (self.ep, self.etp),
+            "ep_etp": (np.asarray(self.ep * self.etp), one),
             "edp": (self.edp, np.asarray(self.ep * self.etp)),
             "expert_shard": (self.expert_shard, np.asarray(self.ep * self.etp)),
             "expert_replica": (

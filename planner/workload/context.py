@@ -12,6 +12,7 @@ from planner.model.spec import DecoderLayer, ModelSpec, Weight
 from planner.plan import Lora, Workload
 from planner.precision import BYTES, Recipe, gradient_dtype, recipe_of
 from planner.presets import FrameworkPreset
+from planner.routing import Routing
 from planner.workload.op import Op, Phase, Rerun
 
 FloatArray = NDArray[np.float64]
@@ -43,6 +44,8 @@ class Shapes:
         Bytes of an accumulated gradient.
     lora : Lora or None
         Adapters, where only they are trained.
+    routing : Routing
+        Load of the busiest expert rank.
     """
 
     model: ModelSpec
@@ -63,6 +66,7 @@ class Shapes:
     width: float
     grad_width: float
     lora: Lora | None
+    routing: Routing
 
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset) -> Shapes:
@@ -92,6 +96,7 @@ class Shapes:
             width=recipe.width,
             grad_width=BYTES[gradient_dtype(workload, preset)],
             lora=workload.lora,
+            routing=workload.routing,
         )
 
     def within(self, layer: DecoderLayer) -> Shapes:
@@ -119,7 +124,7 @@ class Shapes:
         phase: Phase,
         nbytes: FloatArray | float,
         *,
-        kernels: float = 1.0,
+        kernels: float | FloatArray = 1.0,
         rerun: Rerun = "full",
         impl: str = "",
     ) -> Op:

@@ -13,7 +13,8 @@ from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.workload.attention import attention_ops
 from planner.workload.context import Shapes
-from planner.workload.feedforward import mlp_ops, moe_ops
+from planner.workload.dense import mlp_ops
+from planner.workload.moe import moe_ops
 from planner.workload.op import Block, Op
 from planner.workload.split import layer_inputs, output_gradients
 

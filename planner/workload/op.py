@@ -13,6 +13,12 @@ FloatArray = NDArray[np.float64]
 OpKind = Literal["gemm", "grouped_gemm", "attention", "memory", "collective"]
 Phase = Literal["forward", "backward_input", "backward_weight", "optimizer", "prefill", "decode"]
 Rerun = Literal["never", "full", "selective"]
+OTHER = "other:"
+"""Begins the name of a partner that belongs to another micro-batch: ``other:experts:forward+backward_weight``."""
+
+PARTS: dict[str, tuple[str, ...]] = {"attention": ("attention.", "norm_", "moe.rout"), "experts": ("moe.expert.",)}
+"""Part of a layer -> how the names of its ops begin (Megatron-Core ``TransformerLayerSchedulePlan``: ``attn`` holds the
+norms and the router, ``mlp`` the experts)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,15 +38,16 @@ class Op:
     dims : mapping of str to array
         gemm: m, n, k, batch. grouped_gemm: m, n, k, groups. attention: batch, q_len, kv_len,
         n_heads, n_kv_heads, qk_dim, v_dim, and causal, window, direction. memory: nbytes (read plus
-        written). collective: nbytes (nccl-tests convention).
+        written). collective: nbytes (nccl-tests convention), skew of an all-to-all; for the expert exchanges
+        tokens, hidden, topk, experts, skew, groups, group_limit (`hwmodels.collectives.expert_seconds`).
     dtype : str
     group : str
         Axis of the process group of a collective (``"tp"``, ``"ep"``, ``"cp"`` …).
     collective : str
-        all_reduce, all_gather, reduce_scatter, all_to_all, send_recv.
+        all_reduce, all_gather, reduce_scatter, all_to_all, send_recv; expert_dispatch, expert_combine.
     count : array
         Runs per micro-batch; 0 where the candidate does not have the op.
-    kernels : float
+    kernels : float or array
         Host launches of one run (an eager chain is several).
     rerun : {'never', 'full', 'selective'}
         The mildest recompute policy under which the backward runs this forward op again.
@@ -49,7 +56,8 @@ class Op:
     first_only : bool
         Run by the first micro-batch of a step alone (casting weights that then stay cast).
     behind : str
-        Name of the compute op that the collective runs beside; empty when it is exposed.
+        Name of the compute op that the collective runs beside; empty when it is exposed. A name that begins
+        with `OTHER` is a part of the layer as another micro-batch runs it at the same time (`PARTS`).
     impl : str
         Implementation that the law takes as an input.
     """
@@ -62,7 +70,7 @@ class Op:
     group: str = ""
     collective: str = ""
     count: ArrayLike = 1.0
-    kernels: float = 1.0
+    kernels: float | FloatArray = 1.0
     rerun: Rerun = "full"
     skips_first: bool = False
     first_only: bool = False

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from planner.model.spec import DecoderLayer, LatentAttention, Moe
 from planner.workload.context import Shapes
+from planner.workload.moe import expert_rows
 from planner.workload.op import Op
 
 FloatArray = NDArray[np.float64]
@@ -40,8 +41,7 @@ def layer_inputs(layer: DecoderLayer, s: Shapes) -> FloatArray:
         rows = rows + s.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
     if not isinstance(ffn, Moe):
         return np.asarray(s.width * (rows + s.tokens_saved * hidden + s.tokens * ffn.ffn_hidden / s.tp))
-    routed = np.maximum(s.tokens_sp * ffn.top_k * s.ep * s.etp / ffn.n_experts, 1.0) * ffn.n_experts / s.ep
-    rows = rows + s.tokens_sp * hidden + routed * (hidden + ffn.ffn_hidden / s.etp)
+    rows = rows + s.tokens_sp * hidden + expert_rows(ffn, s).all * (hidden + ffn.ffn_hidden / s.etp)
     if ffn.shared_ffn_hidden:
         rows = rows + s.tokens * ffn.shared_ffn_hidden / s.tp
     return np.asarray(s.width * rows)

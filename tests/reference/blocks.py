@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from hwmodels import kernels
@@ -211,34 +212,45 @@ def _mlp(rank: Rank, ffn: Mlp) -> float:
 
 
 def _moe(rank: Rank, ffn: Moe) -> float:
-    """Route, dispatch over ep, gather over etp, experts, and back; tokens balanced over experts."""
-    lay, w, h = rank.layout, rank.width, rank.hidden
+    """Route, permute, exchange, experts, and back: rows of the busiest rank (Megatron-Core ``moe_layer.py``)."""
+    pre, lay, w, h = rank.preset, rank.layout, rank.width, rank.hidden
     weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
     experts = [p for p in weights if p.expert]
     shared = [p for p in weights if p.name in ("shared_gate", "shared_up", "shared_down")]
-    routed = rank.tokens_sp * ffn.top_k
-    scores = rank.tokens_sp * ffn.n_experts * 4.0
+    scores = rank.tokens_sp * ffn.n_experts
+    rank.section = "attention"  # the router belongs to the part before the exchange
     rank.linear("router", rank.tokens_sp, h, ffn.n_experts, high=True)
-    sent = w  # tokens go out quantised where scales lie along rows, and come back whole
-    if rank.narrow and rank.preset.quantised_dispatch and rank.narrow.scaling in ("block", "mx"):
-        sent = rank.narrow.size
+    if pre.moe_router_fusion:
+        passes, launches = 2.25 + 3.0 * pre.moe_aux_loss, 1 + 2 * pre.moe_aux_loss
+    else:
+        passes, launches = 6.0 + 4.0 * pre.moe_aux_loss, 10 + 8 * pre.moe_aux_loss
+        if ffn.score_correction:
+            passes, launches = passes + 4.0, launches + 4
+    passes, launches = passes + pre.moe_z_loss, launches + 4 * pre.moe_z_loss
     for way in ("F", "I"):
-        rank.moved("route" + way, way, 4 * scores, 6)
-        rank.moved("permute" + way, way, 2 * w * routed * h, 2)
-        rank.moved("unpermute" + way, way, (2 if way == "F" else 3) * w * routed * h, 2)
-        rank.collective("dispatch", way, "all_to_all", "ep", (sent if way == "F" else w) * routed * h)
-        rank.collective("combine", way, "all_to_all", "ep", w * routed * h)
-        rank.collective("gather", way, "all_gather", "etp", w * routed * h * lay.etp)
-        rank.collective("scatter", way, "reduce_scatter", "etp", w * routed * h * lay.etp)
+        rank.moved("route" + way, way, passes * 4 * scores, launches)
+    rank.section = ""
+    saved = scores * (4.0 + 1.0 + 4.0 * pre.moe_aux_loss + 4.0 * pre.moe_z_loss)
+    load, sent, uneven = _loads(rank)
     held = ffn.n_experts / lay.ep
-    each = max(routed * lay.ep * lay.etp / ffn.n_experts, 1.0)
+    each = _expert_rows(rank, ffn)
+    copies = rank.tokens_sp * ffn.top_k * sent
+    _permutations(rank, ffn, each * held, copies)
+    _exchange(rank, ffn, copies, load / sent, uneven, bool(shared))
+    if rank.narrow and not pre.moe_router_padding and pre.moe_dispatcher != "hybridep":
+        for name in ("pad", "unpad"):
+            for way in ("F", "I"):
+                rank.moved(name + way, way, 2 * w * each * held * h)
     narrow, wide = rank.rows_in(experts[-1]), sum(rank.columns(p) for p in experts[:-1])
-    rank.grouped("expert.up", each, h, wide, held)
-    _activation(rank, "expert.act", each * held, narrow, ffn.gated)
-    rank.grouped("expert.down", each, narrow, h, held)
+    rank.section = "experts"
+    rank.grouped("moe.expert.up", each, h, wide, held)
+    _activation(rank, "moe.expert.act", each * held, narrow, ffn.gated)
+    rank.grouped("moe.expert.down", each, narrow, h, held)
     if rank.lora is None:
-        rank.accumulate("experts", held * h * (wide + narrow))
-    saved = _act_width(rank, ffn.gated) * each * held * wide + w * routed * h + scores
+        rank.accumulate("moe.expert", held * h * (wide + narrow))
+    rank.section = ""
+    saved += _act_width(rank, ffn.gated) * each * held * wide
+    saved += 0.0 if pre.moe_weighted_activation else w * copies * h
     saved += rank.input_kept(rank.tokens_sp, h, "", high=True)
     saved += rank.input_kept(each * held, h, "") + rank.input_kept(each * held, narrow, "")
     if shared:
@@ -247,13 +259,89 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     return saved
 
 
+def _loads(rank: Rank) -> tuple[float, float, float]:
+    """Rows of the busiest rank over the mean, rows sent over routed, and the busiest link over the mean."""
+    r = rank.workload.routing
+    if r.pad_to_capacity:
+        return r.capacity_factor, r.capacity_factor, 1.0
+    load, sent = (min(r.skew, r.capacity_factor), min(1.0, r.capacity_factor)) if r.capacity_factor else (r.skew, 1.0)
+    return load, sent, max(load / sent, 1.0)
+
+
+def _expert_rows(rank: Rank, ffn: Moe) -> float:
+    """Rows of one expert: in whole blocks of 16, or 32 with scales of 32 elements (MXFP8, NVFP4)."""
+    lay = rank.layout
+    each = max(rank.tokens_sp * ffn.top_k * lay.ep * lay.etp * _loads(rank)[0] / ffn.n_experts, 1.0)
+    if rank.narrow:
+        block = 32 if rank.narrow.scaling in ("mx", "nv") else 16
+        each = math.ceil(each / block - 1e-9) * float(block)
+    return each
+
+
+def _permutations(rank: Rank, ffn: Moe, rows: float, copies: float) -> None:
+    """Copies written and tokens read (index operators read every copy); a second sort behind an all-to-all."""
+    pre, size = rank.preset, rank.width * rank.hidden
+    if pre.moe_dispatcher == "hybridep":
+        return
+    moved = copies if pre.moe_dispatcher == "alltoall" else rows
+    fused = pre.moe_permute_fusion
+    nbytes, launches = size * moved * (1 + (1 / ffn.top_k if fused else 1)), 1 if fused else 5
+    for name in ("permute", "unpermute"):
+        rank.moved(name, "F", nbytes, launches)
+        again = size * moved if name == "unpermute" and not pre.moe_weighted_activation else 0.0
+        rank.moved(f"{name}.grad", "I", nbytes + again, launches)
+    if pre.moe_dispatcher == "alltoall" and ffn.n_experts > rank.layout.ep and rank.layout.ep * rank.layout.etp > 1:
+        for way in ("F", "I"):
+            for name in ("sort", "unsort"):
+                rank.moved(name + way, way, 2 * size * rows, 1 if fused else 2)
+
+
+def _exchange(rank: Rank, ffn: Moe, copies: float, load: float, uneven: float, shared: bool) -> None:
+    """Dispatch and combine and their mirrors, each beside what the framework runs it with."""
+    pre, lay, w, h, grid = rank.preset, rank.layout, rank.width, rank.hidden, rank.layout.ep * rank.layout.etp
+    narrow = rank.narrow if pre.quantised_dispatch and rank.narrow and rank.narrow.scaling in ("block", "mx") else None
+    out = narrow.size if narrow else w
+    beside = {"dispatchF": "", "combineF": "", "dispatchI": "", "combineI": ""}
+    if pre.moe_exchange_overlap:  # the four slots of Megatron-Core's TransformerLayerSchedulePlan.run
+        late = pre.moe_delay_wgrad
+        beside = {
+            "dispatchF": ("experts", "I" if late else "IW"), "combineF": ("attention", "IW"),
+            "dispatchI": ("experts", "FW" if late else "F"), "combineI": ("attention", "F"),
+        }  # fmt: skip
+    elif pre.moe_shared_overlap and shared:
+        beside = {"dispatchF": "shared.up", "combineF": "shared.down", "dispatchI": "shared.up.dgrad",
+                  "combineI": "shared.down.dgrad"}  # fmt: skip
+    tokens = rank.tokens_sp
+    for way in ("F", "I"):
+        for name in ("dispatch", "combine"):
+            size = out if name == "dispatch" and way == "F" else w
+            partner = beside[name + way]
+            if pre.moe_dispatcher == "allgather":
+                gather = (name == "dispatch") == (way == "F")
+                op = "all_gather" if gather else "reduce_scatter"
+                rank.collective(name, way, op, "ep_etp", tokens * grid * h * size, behind=partner)
+            elif pre.moe_dispatcher == "alltoall":
+                rank.collective(name, way, "all_to_all", "ep", copies * h * size, behind=partner, uneven=uneven)
+            elif grid > 1:
+                phase = name if way == "F" else {"dispatch": "combine", "combine": "dispatch"}[name]
+                rank.expert_kernel(
+                    name, way, phase, tokens * _loads(rank)[1], ffn.top_k * lay.etp, ffn.n_experts * lay.etp,
+                    "fp8" if narrow and size == out and name == "dispatch" and way == "F" else rank.dtype, uneven,
+                    partner,
+                )  # fmt: skip
+        if pre.moe_dispatcher == "alltoall":
+            rank.collective("gather", way, "all_gather", "etp", w * copies * load * h * lay.etp)
+            rank.collective("scatter", way, "reduce_scatter", "etp", w * copies * load * h * lay.etp)
+
+
 def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block:
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
-    rank = replace(rank, items=[], gradients=[], plain=plain)
+    rank = replace(rank, items=[], gradients=[], plain=plain, section="attention")
     for i in range(layer.n_norms):
         _norm(rank, f"norm{i}")
     saved, core = _attention(rank, layer)
     _residual(rank, "attention.residual")
+    rank.section = ""
     saved += _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
     _residual(rank, "ffn.residual")
     row = rank.tokens_sp * rank.hidden
@@ -274,7 +362,7 @@ def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
     if isinstance(a, LatentAttention):
         n += rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
     if isinstance(ffn, Moe):
-        each = max(rank.tokens_sp * ffn.top_k * lay.ep * lay.etp / ffn.n_experts, 1.0)
+        each = _expert_rows(rank, ffn)
         n += rank.tokens_sp * rank.hidden + each * ffn.n_experts / lay.ep * (rank.hidden + ffn.ffn_hidden / lay.etp)
         n += rank.tokens * (ffn.shared_ffn_hidden or 0) / lay.tp
     else:

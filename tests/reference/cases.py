@@ -20,6 +20,7 @@ from planner.plan import Documents, Lora, Workload
 from planner.precision import device_faults, recipe_of, workload_faults
 from planner.predict import predict
 from planner.results import Step
+from planner.routing import Routing
 from planner.schedule import get as get_schedule
 from tests.reference.step import Reference, reference
 
@@ -156,6 +157,7 @@ CASES: tuple[Case, ...] = (
 
 ZERO1, SPLIT = Layout(dp=8, zero_stage=1), Layout(tp=4, sp=1, dp=2, zero_stage=1, recompute="selective")
 SHARDED, EXPERTS = Layout(dp=8, zero_stage=3), Layout(tp=2, sp=1, dp=4, ep=4, zero_stage=1)
+EXPERTS_H = Layout(tp=2, sp=1, dp=8, ep=4, zero_stage=1)
 NARROW = [
     _trained(f"{precision} {framework} {label}", model, B, 16, 1024, layout, precision, framework)
     for precision, framework, label, model, layout in (
@@ -211,7 +213,32 @@ OTHERS = [
     _trained("bf16 main copy", "gpt", A, 16, 1024, ZERO1, main_dtype="bf16"),
     _trained("remainder", "gpt", A, 16, 1024, ZERO1, main_dtype="remainder"),
 ]
-CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS)
+_OVERLAP = (("moe_exchange_overlap", "true"),)
+_MIXED = Layout(tp=2, sp=1, dp=8, ep=4, etp=2, zero_stage=1)
+_INTERLEAVED = Layout(pp=2, vpp=2, dp=8, ep=8, zero_stage=1, schedule=INTER)
+ROUTED = [
+    _trained(f"experts {label}", model, H, 32, 1024, layout, precision, framework, **rest)
+    for label, model, layout, precision, framework, rest in (
+        ("deepep", "moe", _MIXED, "bf16", "nemo", {"switches": (("moe_dispatcher", "deepep"),)}),
+        ("deepep narrow", "moe", EXPERTS_H, "fp8-block", "generic", {"switches": (("moe_dispatcher", "deepep"),)}),
+        ("hybridep overlap", "moe", _INTERLEAVED, "bf16", "nemo",
+         {"switches": (*_OVERLAP, ("moe_dispatcher", "hybridep"), ("moe_delay_wgrad", "true"))}),
+        ("overlap", "deepseek-v2-lite", Layout(dp=16, ep=8, zero_stage=1), "bf16", "megatron", {"switches": _OVERLAP}),
+        ("overlap dualpipe", "moe", Layout(pp=4, dp=4, ep=4, schedule="dualpipe"), "bf16", "generic",
+         {"switches": _OVERLAP}),
+        ("allgather", "mixtral-8x7b", Layout(tp=2, sp=1, dp=8, ep=8, etp=2, zero_stage=1), "bf16", "megatron",
+         {"switches": (("moe_dispatcher", "allgather"), ("moe_permute_fusion", "false"))}),
+        ("shared overlap", "moe", EXPERTS_H, "bf16", "megatron", {"switches": (("moe_shared_overlap", "true"),)}),
+        ("loop", "moe", EXPERTS_H, "fp8-current", "nemo", {"switches": (("moe_expert_gemm", "loop"),)}),
+        ("losses", "deepseek-v2-lite", EXPERTS_H, "bf16", "generic",
+         {"switches": (("moe_z_loss", "true"), ("moe_router_fusion", "true"))}),
+        ("skewed", "moe", _MIXED, "bf16", "generic", {"routing": Routing(skew=1.7)}),
+        ("dropping", "moe", _MIXED, "bf16", "megatron", {"routing": Routing(1.7, 1.25)}),
+        ("padded", "moe", _MIXED, "fp8-current", "generic",
+         {"routing": Routing(1.7, 1.5, pad_to_capacity=True)}),
+    )
+]
+CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2")

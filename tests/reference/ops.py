@@ -31,12 +31,14 @@ class Item:
     seconds: float
     launches: float
     comm: str = ""
-    behind: str = ""
+    behind: str | tuple[str, str] = ""
+    """A kernel beside which the collective runs; or a part of the layer and passes of another micro-batch."""
     rerun: str = "full"
     later: bool = False
     """Runs in every micro-batch but the first."""
     first: bool = False
     """Runs in the first micro-batch alone."""
+    section: str = ""
     slow: tuple[float, float] = (1.0, 1.0)
     """By how much compute and the collective are slower side by side."""
 
@@ -48,6 +50,8 @@ class Parts:
     compute: float
     exposed: float
     hidden: float
+    paired: float = 0.0
+    """Of `hidden`: beside another micro-batch."""
 
     @property
     def total(self) -> float:
@@ -72,6 +76,8 @@ class Rank:
     """Bytes of the output gradients that weight gradients of the block read."""
     plain: bool = False
     """A layer whose linear layers a recipe leaves in the compute dtype."""
+    section: str = ""
+    """Part of the layer that is being listed."""
 
     def __post_init__(self) -> None:
         lay = self.layout
@@ -104,7 +110,7 @@ class Rank:
     # -- pricing ------------------------------------------------------------------------------
 
     def kernel(self, name: str, way: str, seconds: float, launches: float = 1.0, rerun: str = "full") -> None:
-        self.items.append(Item(name, way, seconds, launches, rerun=rerun))
+        self.items.append(Item(name, way, seconds, launches, rerun=rerun, section=self.section))
 
     def gemm(self, name: str, way: str, m: float, n: float, k: float, *, batch: float = 1.0, impl: str = "",
              rerun: str = "full", law: str = "") -> None:  # fmt: skip
@@ -145,34 +151,34 @@ class Rank:
             self.moved(f"{name}.drop.grad", "I", (2 * w + 1) * rows * n_in)
 
     def casts(self, name: str, rows: float, n_in: float, n_out: float, weights: float, *, normed: bool = False,
-              high: bool = False) -> None:  # fmt: skip
-        """Unpack a 4-bit base, or quantise input, output gradient and weight."""
+              high: bool = False, each: float = 1.0) -> None:  # fmt: skip
+        """Unpack a 4-bit base, or quantise input, output gradient and weight, in `each` launches for one."""
         if self.lora is not None and self.lora.base == "nf4" and not high:
-            self.moved(f"{name}.unpack", "F", weights * (NF4 + self.width))
-            self.moved(f"{name}.unpack.again", "I", weights * (NF4 + self.width))
+            self.moved(f"{name}.unpack", "F", weights * (NF4 + self.width), each)
+            self.moved(f"{name}.unpack.again", "I", weights * (NF4 + self.width), each)
         s = self.narrow
         if s is None or high:
             return
         # rows for forward and input gradient, columns for the weight gradient, which a frozen weight has not
         written = s.size * (2 if self.lora is None else 1)
         if not (normed and self.preset.fused_norm_quantise and s.scaling in ("delayed", "block", "mx")):
-            self.moved(f"{name}.cast", "F", rows * n_in * (s.passes[0] * self.width + written), s.launches[0])
-        self.moved(f"{name}.cast.grad", "I", rows * n_out * (s.passes[0] * self.width + written), s.launches[0])
+            self.moved(f"{name}.cast", "F", rows * n_in * (s.passes[0] * self.width + written), s.launches[0] * each)
+        self.moved(f"{name}.cast.grad", "I", rows * n_out * (s.passes[0] * self.width + written), s.launches[0] * each)
         stays = s.scaling in self.preset.quantised_params
         if self.preset.compute_copy and stays and self.lora is not None:
             if s.scaling in ("delayed", "current"):  # rows are kept, columns are turned out of them before each use
-                self.moved(f"{name}.turn", "I", weights * 2 * s.size)
+                self.moved(f"{name}.turn", "I", weights * 2 * s.size, each)
         elif self.preset.compute_copy and stays:  # arrives in rows: the columns are made of them
-            self.moved(f"{name}.cast.weight", "F", weights * 2 * s.size, 1, "never")
+            self.moved(f"{name}.cast.weight", "F", weights * 2 * s.size, each, "never")
             self.items[-1].first = True
         elif self.preset.compute_copy:
-            self.moved(f"{name}.cast.weight", "F", weights * (s.passes[1] * self.width + 2 * s.size), s.launches[1],
-                       "never")  # fmt: skip
+            self.moved(f"{name}.cast.weight", "F", weights * (s.passes[1] * self.width + 2 * s.size),
+                       s.launches[1] * each, "never")  # fmt: skip
             self.items[-1].first = True
         elif not stays:
             for way in ("F", "I"):
-                each = weights * (s.passes[1] * self.width + s.size)
-                self.moved(f"{name}.cast.weight{way}", way, each, s.launches[1])
+                nbytes = weights * (s.passes[1] * self.width + s.size)
+                self.moved(f"{name}.cast.weight{way}", way, nbytes, s.launches[1] * each)
 
     def input_kept(self, rows: float, features: float, module: str, *, high: bool = False, free: bool = False) -> float:
         """Bytes that a linear layer keeps of its input; `free`: the tensor stays for another reason."""
@@ -194,7 +200,9 @@ class Rank:
 
     def grouped(self, name: str, rows: float, n_in: float, n_out: float, groups: float) -> None:
         """The same for `groups` experts with `rows` rows each; adapters sit on none of them."""
-        self.casts(name, rows * groups, n_in, n_out, groups * n_in * n_out)
+        how = self.preset.moe_expert_gemm
+        launches = 1.0 if how == "grouped" else groups
+        self.casts(name, rows * groups, n_in, n_out, groups * n_in * n_out, each=launches)
         law = self.narrow.law if self.narrow else self.dtype
         if self.lora is None:
             self.gradients.append(groups * rows * n_out * self.width)
@@ -205,8 +213,14 @@ class Rank:
         ):
             if way == "W" and self.lora is not None:
                 continue
+            if how == "loop":
+                one = kernels.gemm_seconds(
+                    self.cluster.device, m, n, k, dtype=law, impl=self.preset.gemm_impl, quantise=False
+                )
+                self.kernel(name + suffix, way, float(one.mid) * groups, groups)
+                continue
             one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=law, quantise=False)
-            self.kernel(name + suffix, way, float(one.mid))
+            self.kernel(name + suffix, way, float(one.mid), launches)
 
     def moved(self, name: str, way: str, nbytes: float, launches: float = 1.0, rerun: str = "full") -> None:
         """A memory-bound chain: `launches` kernels that share `nbytes` evenly."""
@@ -218,13 +232,28 @@ class Rank:
         return collective(self.cluster, op, nbytes, size, stride)
 
     def collective(self, name: str, way: str, op: str, axis: str, nbytes: float, *, runs: float = 1.0,
-                   behind: str = "", rerun: str = "full") -> None:  # fmt: skip
+                   behind: str | tuple[str, str] = "", rerun: str = "full", uneven: float = 1.0) -> None:  # fmt: skip
         size, stride = axis_of(self.layout, axis)
         if size == 1:
             return
-        one = self.seconds_of(op, nbytes, size, stride)
-        self.items.append(Item(name, way, one * runs, runs, "ep" if axis == "etp" else axis, behind, rerun,
+        one = self.seconds_of(op, nbytes * uneven, size, stride)  # the busiest pair sets the time of all
+        self.items.append(Item(name, way, one * runs, runs, "ep" if axis in ("etp", "ep_etp") else axis, behind, rerun,
                                slow=slow_beside(self.cluster, op, size, stride)))  # fmt: skip
+
+    def expert_kernel(self, name: str, way: str, phase: str, tokens: float, topk: float, experts: float, dtype: str,
+                      uneven: float, behind: str | tuple[str, str]) -> None:  # fmt: skip
+        """A dispatch or combine by DeepEP's kernels over the whole expert grid."""
+        impl = {"deepep": "deepep-normal", "hybridep": "deepep-v2-normal"}[self.preset.moe_dispatcher]
+        size, stride = axis_of(self.layout, "ep_etp")
+        one = collectives.expert_seconds(
+            self.cluster, self.cluster.device, phase=phase, tokens_per_rank=tokens, hidden=self.hidden, topk=topk,
+            experts=experts, shape=shape_of(size, stride, self.cluster.gpus_per_node), dtype=dtype, impl=impl,
+            skew=uneven,
+        )  # fmt: skip
+        sms = float(collectives.expert_sms(self.cluster.device, experts=experts, impl=impl))
+        near = collectives.expert_beside(self.cluster, sms)
+        slow = float(near.compute), float(near.collective)
+        self.items.append(Item(name, way, float(one.mid), 1.0, "ep", behind, slow=slow))
 
     # -- tensor parallelism -------------------------------------------------------------------
 
@@ -266,22 +295,29 @@ class Rank:
         seconds = {i.name: i.seconds for i in self.items if not i.comm and i.way in near}
         compute = sum(i.seconds for i in chosen if not i.comm)
         launches = sum(i.launches for i in chosen)
-        exposed = hidden = 0.0
+        exposed = hidden = paired = 0.0
         for item in chosen:
             if not item.comm:
                 continue
             covered = 0.0
-            if item.behind:
+            another = isinstance(item.behind, tuple)
+            if item.behind and not (another and rerun):  # what recomputation runs again has no partner
+                beside = self.other(*item.behind) if another else seconds.get(item.behind, 0.0)
                 # Side by side the GEMM runs at 1/a and the collective at 1/b of its rate, until one ends.
-                a, b, k, c = *item.slow, seconds.get(item.behind, 0.0), item.seconds
+                a, b, k, c = *item.slow, beside, item.seconds
                 both = k + b * c * (1.0 - 1.0 / a) if b * c <= a * k else a * k + c - a * k / b
                 covered = c - min(both - k, c)
             exposed += item.seconds - covered
             hidden += covered
+            paired += covered if another else 0.0
         microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp) / self.copies
         idle = sum(i.seconds for i in chosen if i.later) / microbatches  # what the first one leaves out
         idle += sum(i.seconds for i in chosen if i.first) * (1 - 1 / microbatches)  # and what it alone does
-        return Parts(self.host(compute, launches) - idle, exposed, hidden)
+        return Parts(self.host(compute, launches) - idle, exposed, hidden, paired)
+
+    def other(self, section: str, ways: str) -> float:
+        """Seconds of a part of the layer in some passes, as another micro-batch runs it."""
+        return sum(i.seconds for i in self.items if not i.comm and i.section == section and i.way in ways)
 
     def host(self, compute: float, launches: float) -> float:
         """The host launches ahead of a GPU, and is the device on a CPU."""
@@ -305,6 +341,7 @@ def axis_of(lay: Layout, axis: str) -> tuple[int, int]:
         "replica": (lay.dp // fsdp, lay.tp * lay.cp * fsdp),
         "etp": (lay.etp, 1),
         "ep": (lay.ep, lay.etp),
+        "ep_etp": (lay.ep * lay.etp, 1),
         "edp": (edp, lay.ep * lay.etp),
         "world": (lay.world, 1),
     }[axis]

@@ -84,7 +84,7 @@ class _Stage:
 class _Step:
     def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout):
         self.model, self.cluster, self.workload, self.lay = model, cluster, workload, lay
-        self.preset = presets.get(workload.framework)
+        self.preset = presets.of(workload)
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
         dtype = compute_of(workload)
@@ -221,6 +221,7 @@ class _Step:
             pairs = ((r * stage + i, onward * stage + i) for i in range(stage))
             apart = any(a // c.gpus_per_node != b // c.gpus_per_node for a, b in pairs)
             sent = boundary / lay.tp if shares else boundary
+            sent *= r != onward  # the turn of a V
             one = pair(c, "send_recv", sent, apart, stage) if lay.pp > 1 else 0.0
             found.append(one + (self._over("all_gather", "tp", boundary) if shares else 0.0))
         return found
@@ -274,8 +275,12 @@ class _Step:
         a, b = slow_beside(self.cluster, "all_reduce", *axis)
         taken = b * (1.0 - 1.0 / a)
         host = float(self.preset.microbatch_s.value) / lay.vpp
-        forward = [sum(b.forward.total for b in s.blocks) + host for s in stages]
-        backward = [sum(b.input_gradient.total + b.again.total for b in s.blocks) for s in stages]
+        alone = self._alone() if self.preset.moe_exchange_overlap else [0.0] * lay.pp
+        forward = [sum(b.forward.total + b.forward.paired * alone[s.rank] for b in s.blocks) + host for s in stages]
+        backward = [
+            sum(b.input_gradient.total + b.again.total + b.input_gradient.paired * alone[s.rank] for b in s.blocks)
+            for s in stages
+        ]
         weight = [sum(b.weight_gradient.total for b in s.blocks) for s in stages]
         unshard = [self._gather(s.dense, s.expert, k) if plan.unshard != "none" else 0.0 for s in stages]
         reduce = [self._reduce(s.dense.trained, s.expert.trained) if plan.reduce != "none" else 0.0 for s in stages]
@@ -314,6 +319,21 @@ class _Step:
             mirror=self._mirror([self._shard(d, e) * self.grad for d, e in zip(dense, expert, strict=True)]),
         )
         return took, forward, [b + w for b, w in zip(backward, weight, strict=True)]
+
+    def _alone(self) -> list[float]:
+        """Share of each rank's forwards that no backward of other work follows or precedes at once."""
+        found = []
+        for actions in self.schedule.actions(self.lay.pp, self.microbatches, self.lay.vpp):
+            row = [a for a in actions if a.kind is not Kind.BACKWARD_WEIGHT]
+            free = [True] * len(row)
+            for i in range(len(row) - 1):
+                a, b = row[i], row[i + 1]
+                mixed = (a.kind is Kind.FORWARD) != (b.kind is Kind.FORWARD)
+                if free[i] and mixed and (a.stage, a.microbatch) != (b.stage, b.microbatch):
+                    free[i] = free[i + 1] = False
+            forwards = [f for f, a in zip(free, row, strict=True) if a.kind is Kind.FORWARD]
+            found.append(sum(forwards) / len(forwards))
+        return found
 
     def _shard(self, dense: Held, expert: Held) -> float:
         share, share_e = (1, 1) if self.lay.zero_stage == 0 else (self.shard, self.expert_shard)
@@ -371,6 +391,16 @@ class _Step:
             return max((b.saved_whole for b in own), default=0.0)
         return max((b.saved_core for b in own), default=0.0) if self.lay.recompute == "selective" else 0.0
 
+    def _beside(self, rank: int) -> float:
+        """A forward beside a backward: a micro-batch of a virtual stage more, without a pipeline a layer more."""
+        experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
+        if not (self.preset.moe_exchange_overlap and experts):
+            return 0.0
+        own = [s for s in self.stages if s.rank == rank]
+        if self.lay.pp > 1:
+            return max(sum(b.saved for b in s.blocks) for s in own)
+        return max(b.saved_whole for s in own for b in s.layers)
+
     def _resident(self, held: Held, shard: float) -> float:
         """Bytes of parameters: trained and frozen ones outside narrow matrices, and those inside with every copy."""
         p, w, z3 = self.preset, self.workload, self.lay.zero_stage >= 3
@@ -414,7 +444,7 @@ class _Step:
                     "parameters": self._resident(dense, self.shard) + self._resident(expert, self.expert_shard),
                     "gradients": self.grad * (shared if z >= 2 and not whole else all_of),
                     "optimizer": moments,
-                    "activations": flight[r] + self._rebuilt(r),
+                    "activations": flight[r] + self._rebuilt(r) + self._beside(r),
                     "logits": logits,
                     "comm_buffers": self._buffers(self._sent(dense) + self._sent(expert), all_of),
                     "context": float(self.cluster.context_bytes),
