@@ -170,7 +170,7 @@ def data_parallel_costs(
     whole = zero_stage == 1 and preset.zero1_all_reduce and not has_experts
 
     def gathered(dense_bytes: FloatArray, expert_bytes: FloatArray) -> Estimate:
-        if whole:  # every rank broadcasts its shard in turn
+        if whole and preset.zero1_broadcast:  # every rank in turn
             shards = fsdp if dense_bytes.ndim == 3 else fsdp[:, :, 0]
             return move("broadcast", dense_bytes / shards, "fsdp") * shards
         seconds = move("all_gather", dense_bytes, "fsdp")

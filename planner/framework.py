@@ -160,8 +160,11 @@ class FrameworkPreset(MoeSwitches):
         Sequence parallelism keeps the gathered input of a tensor-parallel region for the backward
         instead of gathering it again.
     zero1_all_reduce : bool
-        ZeRO-1 all-reduces whole gradients and broadcasts the updated shards (PyTorch's
-        ZeroRedundancyOptimizer) instead of reduce-scatter and all-gather.
+        ZeRO-1 all-reduces whole gradients instead of reduce-scattering them (PyTorch's
+        ZeroRedundancyOptimizer; DeepSpeed, whose stage 1 goes without contiguous gradients).
+    zero1_broadcast : bool
+        ZeRO-1 broadcasts the updated shards one after the other instead of an all-gather
+        (ZeroRedundancyOptimizer).
     scatter_gather_p2p : bool
         Without sequence parallelism each tp rank sends its share of the boundary activation and
         the receivers all-gather it inside the tp group (SC21, section 4.1).
@@ -171,6 +174,13 @@ class FrameworkPreset(MoeSwitches):
         One multi-tensor kernel; False: eager operators over each parameter.
     cuda_graphs : bool
         Kernels are replayed from a graph, so that host launch time vanishes.
+    blocking_launches : bool
+        The host waits for every kernel before it launches the next (``CUDA_LAUNCH_BLOCKING=1``): host time
+        and kernels add up, and nothing overlaps.
+    fused_softmax_keys : int
+        Longest row of scores that the fused softmax kernel of ``unfused-fused-softmax`` takes.
+    vocab_multiple : int
+        The vocabulary is padded to a multiple of this many rows a tensor-parallel rank; 0: not padded.
     kernel_s, microbatch_s, step_s : HostConstant
         Host seconds a kernel on top of the device's launch time; a micro-batch; a step.
     bucket_bytes : int
@@ -221,10 +231,14 @@ class FrameworkPreset(MoeSwitches):
     p2p_overlap: bool = True
     sp_saves_gathered: bool = False
     zero1_all_reduce: bool = False
+    zero1_broadcast: bool = False
     scatter_gather_p2p: bool = False
     clips_gradients: bool = True
     fused_optimizer: bool = True
     cuda_graphs: bool = False
+    blocking_launches: bool = False
+    fused_softmax_keys: int = 4096
+    vocab_multiple: int = 0
     kernel_s: HostConstant = UNFITTED
     microbatch_s: HostConstant = UNFITTED
     step_s: HostConstant = UNFITTED
@@ -251,6 +265,11 @@ class FrameworkPreset(MoeSwitches):
             faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
         if self.blank_vpp < 1:
             faults.append(Fault(f"blank_vpp is {self.blank_vpp}", where, "a rank has a stage", "1 or more"))
+        faults += [
+            Fault(f"{key} is {getattr(self, key)}", where, "it counts rows", "0 or more")
+            for key in ("fused_softmax_keys", "vocab_multiple")
+            if getattr(self, key) < 0
+        ]
         if self.bucket_bytes <= 0:
             faults.append(Fault(f"bucket_bytes is {self.bucket_bytes}", where, "a bucket holds something", "26214400"))
         faults += [

@@ -16,6 +16,7 @@ from planner.precision import recipe_of
 from planner.priced import BLOCK_KEYS, PricedModel
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
+from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -154,6 +155,7 @@ def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
     if pp == 1 or not priced.model.tied_embeddings or priced.workload.lora is not None:
         return np.zeros(len(layouts))
     grad = gradient_bytes(priced.workload, priced.preset)
-    nbytes = priced.model.vocab * priced.model.hidden / layouts.tp.astype(np.float64) * grad
+    rows = padded_vocab(priced.model, priced.preset, layouts.tp)
+    nbytes = rows * priced.model.hidden / layouts.tp.astype(np.float64) * grad
     shape = _pairs(layouts, np.where(layouts.world <= priced.cluster.gpus_per_node, 1, 2))
     return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid

@@ -32,6 +32,7 @@ _MEGATRON = FrameworkPreset(
     fused_norm_quantise=True,
     moe_expert_gemm="streams",
     moe_router_padding=False,
+    vocab_multiple=128,
     notes="Megatron-Core with Transformer Engine as its own launch recipes run it: flash attention, no dropout, fp32 "
     "main gradients, distributed optimizer with overlapped reduce-scatter and all-gather; buckets of 40 M "
     "gradients.",
@@ -56,6 +57,8 @@ _MEGATRON_2021 = FrameworkPreset(
     overlap_param_gather=False,
     tp_backward_overlap=False,
     p2p_overlap=False,
+    vocab_multiple=128,
+    fused_softmax_keys=2048,
     bucket_bytes=_MEGATRON_BUCKET,
     notes="Megatron-LM of spring 2021 (SC21 paper): batched-GEMM attention with the fused scale-mask-softmax kernel, "
     "dropout 0.1, gradients in fp16 with fp16 compute (accumulate_allreduce_grads_in_fp32 is forced for bf16 "
@@ -70,6 +73,7 @@ _DEEPSPEED = FrameworkPreset(
     pipeline_zero_max=1,
     grad_dtype="same",
     zero_stage=1,
+    zero1_all_reduce=True,
     overlap_grad_reduce=True,
     overlap_param_gather=False,
     reduce_each_microbatch=True,
@@ -81,6 +85,33 @@ _DEEPSPEED = FrameworkPreset(
     notes="DeepSpeed with a recent PyTorch: flash attention, gradients in the compute dtype, overlap_comm on, buckets "
     "of 5e8 elements, FusedAdam.",
     source="DeepSpeed configuration reference: zero_optimization.reduce_bucket_size 5e8, allgather_bucket_size 5e8",
+)
+_DEEPSPEED_2022 = replace(
+    _DEEPSPEED,
+    name="deepspeed-2022",
+    zero_stage=0,
+    kernel_s=HostConstant(
+        55e-6,
+        "least mean absolute error over bloom_a100, vtrain_a100_multi and vtrain_a100_single, 48 evenly spaced "
+        "rows each, in steps of 5-15 us (planner.compare.host_fit); more constants gain nothing",
+        144,
+        0.138,
+    ),
+    scalings=(),
+    attention="unfused-fused-softmax",
+    dropout=True,
+    overlap_grad_reduce=False,
+    overlap_param_gather=False,
+    tp_backward_overlap=False,
+    scatter_gather_p2p=True,
+    vocab_multiple=128,
+    notes="Megatron-DeepSpeed of 2021-2022: Megatron's unfused attention with the fused softmax kernel, "
+    "synchronous all-reduces of tensor parallelism, activations and gradients of stages sent in tp pieces "
+    "(pipe_partitioned and grad_partitioned), gradients all-reduced after the pipeline has drained, in stage 1 too, "
+    "whose optimizer gathers the parameters after its step; ZeRO is off unless stated.",
+    source="github bigscience-workshop/Megatron-DeepSpeed megatron/mpu/layers.py; DeepSpeed runtime/pipe/engine.py "
+    "(is_pipe_partitioned, _exec_reduce_grads), runtime/engine.py (contiguous_gradients off in stage 1), "
+    "runtime/zero/stage_1_and_2.py (buffered_reduce_fallback); DeepSpeed configuration reference (stage 0)",
 )
 _NEMO = replace(
     _MEGATRON,
@@ -133,30 +164,20 @@ _PRESETS: dict[str, FrameworkPreset] = {
             name="megatron-2022",
             fused_grad_accumulation=True,
             tp_backward_overlap=True,
+            fused_softmax_keys=4096,
             notes="Megatron-LM of 2022 (Korthikanti et al.): as megatron-2021, plus sequence parallelism and selective "
             "recomputation of the attention core, which rows and plans switch on by `sp` and `recompute`.",
             source="Korthikanti et al. 2022 (arXiv 2205.05198) sections 4-5; github NVIDIA/Megatron-LM tag v3.0",
         ),
         _DEEPSPEED,
+        _DEEPSPEED_2022,
         replace(
-            _DEEPSPEED,
-            name="deepspeed-2022",
-            kernel_s=HostConstant(
-                55e-6,
-                "least mean absolute error over bloom_a100, vtrain_a100_multi and vtrain_a100_single, 48 evenly spaced "
-                "rows each, in steps of 5-15 us (planner.compare.host_fit); more constants gain nothing",
-                144,
-                0.138,
-            ),
-            scalings=(),
-            attention="unfused-fused-softmax",
-            dropout=True,
-            overlap_grad_reduce=False,
-            overlap_param_gather=False,
-            notes="Megatron-DeepSpeed of 2021-2022 (BLOOM, vTrain): Megatron's unfused attention with the fused softmax"
-            " kernel, gradients reduced after the pipeline has drained, ZeRO-1.",
-            source="github bigscience-workshop/Megatron-DeepSpeed; DeepSpeed runtime/pipe/engine.py (reduce after the "
-            "last backward)",
+            _DEEPSPEED_2022,
+            name="bigscience-2022",
+            blocking_launches=True,
+            notes="Megatron-DeepSpeed as BigScience ran it on Jean Zay: deepspeed-2022 with CUDA_LAUNCH_BLOCKING=1, "
+            "without which large runs hung.",
+            source="github bigscience-workshop/bigscience train/tr11-176B-ml/tr11-176B-ml.slurm",
         ),
         FrameworkPreset(
             name="fsdp2",
@@ -221,6 +242,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             zero_stages=(0, 1, 2, 3),
             sp_saves_gathered=True,
             zero1_all_reduce=True,
+            zero1_broadcast=True,
             reduce_each_microbatch=True,
             attention="sdpa-cpu",
             tp_backward_overlap=False,
@@ -249,7 +271,7 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     ("SimuMax", "megatron"),
     ("torchtitan", "fsdp2"),
     ("llm-foundry", "composer"),
-    ("BigScience", "deepspeed-2022"),
+    ("BigScience", "bigscience-2022"),
     ("vTrain", "deepspeed-2022"),
     ("MLPerf", "nemo"),
     ("Primus", "primus"),

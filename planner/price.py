@@ -203,7 +203,7 @@ def _sum_pass(
         comm[group] = comm[group] + exposed
         comm_spread = comm_spread + exposed * p.seconds.spread
         hidden[group] = hidden[group] + behind
-    seconds = host_bound(compute, launches, cluster, preset)
+    seconds = host_bound(compute, launches, cluster, preset, np.asarray(sum(comm.values())))
     return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart, once, paired)
 
 
@@ -230,15 +230,21 @@ def exposed_and_hidden(
     return exposed, np.asarray(comm - exposed)
 
 
-def host_bound(compute_s: FloatArray, launches: FloatArray, cluster: Cluster, preset: FrameworkPreset) -> FloatArray:
+def host_bound(
+    compute_s: FloatArray, launches: FloatArray, cluster: Cluster, preset: FrameworkPreset, comm_s: ArrayLike = 0.0
+) -> FloatArray:
     """Compute seconds with the host's launch rate.
 
-    A GPU runs behind the host: a pass takes the longer of its kernels and their launches
-    (nothing to launch with CUDA graphs). On a CPU the host is the device: its time adds up.
+    A GPU runs behind the host: a pass takes the longer of its kernels, exposed collectives `comm_s` among them, and
+    their launches (nothing to launch with CUDA graphs). Where the host waits for every kernel, the two add up. On a
+    CPU the host is the device: its time adds up.
     """
     per_kernel = float(preset.kernel_s.value)
     if cluster.device.kind == "cpu":
         return np.asarray(compute_s + launches * per_kernel)
     if preset.cuda_graphs:
         return compute_s
-    return np.asarray(np.maximum(compute_s, launches * (cluster.device.launch_s + per_kernel)))
+    host = launches * (cluster.device.launch_s + per_kernel)
+    if preset.blocking_launches:
+        return np.asarray(compute_s + host)
+    return np.asarray(np.maximum(compute_s, host - np.asarray(comm_s)))

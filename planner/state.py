@@ -19,6 +19,8 @@ from planner.model.spec import DecoderLayer, ModelSpec, Parameter, Weight
 from planner.plan import Workload
 from planner.precision import BYTES, gradient_dtype, recipe_of
 from planner.presets import FrameworkPreset
+from planner.presets import of as preset_of
+from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
 
@@ -236,11 +238,17 @@ def block_parameters(
     A tied head on another stage than the embedding keeps a copy of the matrix there.
     """
     embedding = local_parameters(model.embedding_parameters(), layouts)
+    tp = layouts.tp.astype(np.float64)
+    rows = padded_vocab(model, preset_of(workload), tp)
+    padding = (rows - model.vocab) * model.hidden / tp
+    embedding = LocalParameters(np.asarray(embedding.dense + padding), embedding.expert)
     layers = [layer_parameters(layer, model.hidden, layouts, workload) for layer in model.layer_kinds()]
     head = local_parameters(model.head_parameters(), layouts)
     if model.tied_embeddings:
-        copy = np.where(layouts.pp > 1, model.vocab * model.hidden / layouts.tp.astype(np.float64), 0.0)
+        copy = np.where(layouts.pp > 1, rows * model.hidden / tp, 0.0)
         head = LocalParameters(np.asarray(head.dense + copy), head.expert)
+    else:
+        head = LocalParameters(np.asarray(head.dense + padding), head.expert)
     if workload.lora is None:
         ends = (replace(block, other_dense=block.dense) for block in (embedding, head))
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -137,25 +139,18 @@ def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[li
     batch = np.asarray(s.sequences * heads)
     kv = float(s.seq_len)
     scores = np.asarray(batch * s.seq * kv)
-    fused = s.preset.attention == "unfused-fused-softmax"
     w, drop = s.width, s.preset.dropout
 
     def product(name: str, phase: Phase, m: FloatArray | float, n: FloatArray | float, k: FloatArray | float) -> Op:
         dims = {"m": m, "n": n, "k": k, "batch": batch}
         return Op(name, "gemm", phase, dims, s.dtype, rerun="selective", impl="batched")
 
-    softmax_passes, softmax_kernels = (2.0, 1.0) if fused else (8.0, 4.0)
     ops = [
+        *_softmax_ops(s, batch, scores, kv),
         product("attention.scores", "forward", s.seq, kv, float(a.qk_dim)),
-        s.memory(
-            "attention.softmax", "forward", softmax_passes * w * scores, kernels=softmax_kernels, rerun="selective"
-        ),
         product("attention.values", "forward", s.seq, float(a.v_dim), kv),
         product("attention.values.dgrad", "backward_input", s.seq, kv, float(a.v_dim)),
         product("attention.values.kv_grad", "backward_input", kv, float(a.v_dim), s.seq),
-        s.memory(
-            "attention.softmax.grad", "backward_input", (softmax_passes + 1.0) * w * scores, kernels=softmax_kernels
-        ),
         product("attention.scores.dgrad", "backward_input", s.seq, float(a.qk_dim), kv),
         product("attention.scores.kv_grad", "backward_input", kv, float(a.qk_dim), s.seq),
     ]
@@ -164,6 +159,37 @@ def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[li
         ops.append(s.memory("attention.dropout.grad", "backward_input", (2.0 * w + 1.0) * scores))
     saved = scores * (w + ((w + 1.0) if drop else 0.0))
     return ops, np.asarray(saved)
+
+
+def _softmax_ops(s: Shapes, batch: FloatArray, scores: FloatArray, keys: float) -> list[Op]:
+    """Scale, mask and softmax of the scores: one kernel where the fused one runs, else eager operators.
+
+    Megatron-LM's fused kernel takes 16-bit scores of 17 to `fused_softmax_keys` keys, with queries and
+    sequences times heads of a rank that are multiples of 4 (``FusedScaleMaskSoftmax.is_kernel_available``,
+    megatron/model/fused_softmax.py). It reads and writes them once, and twice and once backward.
+    Otherwise a cast to fp32, scale, mask, softmax and a cast back go through memory one after the other
+    (``forward_torch_softmax``: w + 4, 8, 8, 8 and 4 + w bytes a score), and so do their gradients (12 for softmax).
+    """
+    w, preset = s.width, s.preset
+    allowed = preset.attention == "unfused-fused-softmax" and w < 4.0 and 16 < keys <= preset.fused_softmax_keys
+    fused = (batch % 4.0 == 0.0) & (s.seq % 4.0 == 0.0) & allowed
+    casts = 0.0 if w == 4.0 else 2.0 * (w + 4.0)
+    kernels = 3.0 if w == 4.0 else 5.0
+    eager = replace(
+        s.memory("attention.softmax.eager", "forward", (24.0 + casts) * scores, kernels=kernels, rerun="selective"),
+        count=np.where(fused, 0.0, 1.0),
+    )
+    eager_grad = replace(
+        s.memory("attention.softmax.eager.grad", "backward_input", (28.0 + casts) * scores, kernels=kernels),
+        count=np.where(fused, 0.0, 1.0),
+    )
+    once = np.where(fused, 1.0, 0.0)
+    return [
+        replace(s.memory("attention.softmax", "forward", 2.0 * w * scores, rerun="selective"), count=once),
+        replace(s.memory("attention.softmax.grad", "backward_input", 3.0 * w * scores), count=once),
+        eager,
+        eager_grad,
+    ]
 
 
 def saved_projections(layer: DecoderLayer, s: Shapes) -> FloatArray:

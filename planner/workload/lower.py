@@ -11,6 +11,7 @@ from planner.layout import LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Moe
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
+from planner.vocabulary import padded_vocab
 from planner.workload.attention import attention_ops
 from planner.workload.context import Shapes
 from planner.workload.dense import mlp_ops
@@ -144,7 +145,7 @@ def _head(s: Shapes) -> Block:
     stand in the compute dtype, as fp32 log-probabilities and as their fp32 gradient; a fused loss
     keeps the first and writes the gradient beside it.
     """
-    vocab = np.asarray(s.model.vocab / s.tp)
+    vocab = np.asarray(padded_vocab(s.model, s.preset, s.tp) / s.tp)
     hidden = np.asarray(float(s.model.hidden))
     logits = np.asarray(s.tokens * vocab)
     fused = s.preset.fused_cross_entropy

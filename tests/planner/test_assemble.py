@@ -96,13 +96,13 @@ def test_ddp_reduces_every_gradient_byte_once() -> None:
     assert float(group.costs.gather_s.sum()) == 0.0
 
 
-def test_zero_1_scatters_gradients_and_gathers_parameters() -> None:
+def test_zero_1_of_deepspeed_reduces_whole_gradients_and_gathers_parameters() -> None:
     model, cluster = gpt(8), load("dgx-a100:1")
     group = group_of(model, Layout(dp=8, zero_stage=1), "deepspeed-2022")
     gather = collectives.seconds(cluster, "all_gather", model.parameters * 2.0, group_shape(8, 1, 8))
-    scatter = collectives.seconds(cluster, "reduce_scatter", model.parameters * 2.0, group_shape(8, 1, 8))
+    whole = collectives.seconds(cluster, "all_reduce", model.parameters * 2.0, group_shape(8, 1, 8))
     assert float(group.costs.gather_s[0, 0]) == pytest.approx(float(gather.mid), rel=1e-9)
-    assert float(group.costs.reduce_s.sum()) == pytest.approx(float(scatter.mid), rel=1e-9)
+    assert float(group.costs.reduce_s.sum()) == pytest.approx(float(whole.mid), rel=1e-9)
 
 
 def test_the_optimizer_runs_on_its_shard() -> None:

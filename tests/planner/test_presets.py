@@ -48,6 +48,8 @@ def test_faults_are_reported_together():
         ("Megatron-LM functional-test golden values (x, dev_dgx_a100)", "megatron"),
         ("MosaicML llm-foundry MPT training benchmarks", "composer"),
         ("torchtitan docs/performance.md 2024 (64 A100)", "fsdp2"),
+        ("BigScience BLOOM chronicles-prequel (Jean Zay A100 layout tests)", "bigscience-2022"),
+        ("vTrain (VIA-Research), published measured iteration times, MIT", "deepspeed-2022"),
         ("a blog post", "generic"),
     ],
 )

@@ -169,7 +169,9 @@ def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
     heads, _ = _heads(rank, layer)
     batch = rank.layout.mbs * heads
     scores = batch * rank.seq * s
-    passes, launches = (2, 1) if rank.preset.attention == "unfused-fused-softmax" else (8, 4)
+    # Megatron's kernel wants sequences x heads and queries in fours, 16 bits, and a row of 17 to so many keys.
+    takes = batch % 4 == 0 and rank.seq % 4 == 0 and 16 < s <= rank.preset.fused_softmax_keys and w == 2
+    one_kernel = takes and rank.preset.attention == "unfused-fused-softmax"
 
     def product(name: str, way: str, m: float, n: float, k: float) -> None:
         rank.gemm(name, way, m, n, k, batch=batch, impl="batched", rerun="selective" if way == "F" else "full")
@@ -180,8 +182,13 @@ def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
     product("dV", "I", s, a.v_dim, rank.seq)
     product("dQ", "I", rank.seq, a.qk_dim, s)
     product("dK", "I", s, a.qk_dim, rank.seq)
-    rank.moved("softmax", "F", passes * w * scores, launches, "selective")
-    rank.moved("softmax.grad", "I", (passes + 1) * w * scores, launches)
+    if one_kernel:
+        rank.moved("softmax", "F", 2 * w * scores, 1, "selective")
+        rank.moved("softmax.grad", "I", 3 * w * scores, 1)
+    else:  # to fp32, scale, mask, softmax, back; the gradient of softmax reads two and writes one
+        casts, n = (0, 3) if w == 4 else (2 * (w + 4), 5)
+        rank.moved("softmax", "F", (3 * 8 + casts) * scores, n, "selective")
+        rank.moved("softmax.grad", "I", (8 + 8 + 12 + casts) * scores, n)
     if not rank.preset.dropout:
         return scores * w
     rank.moved("dropout", "F", (2 * w + 1) * scores, 1, "selective")
@@ -392,10 +399,17 @@ def embedding(rank: Rank) -> Block:
     return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, 8.0 * rank.tokens, layer=False)
 
 
+def vocabulary(rows: int, multiple: int, tp: int) -> int:
+    """Rows of the table once every tp rank has a multiple of `multiple` of them."""
+    while multiple and rows % (multiple * tp):
+        rows += 1
+    return rows
+
+
 def head(rank: Rank) -> tuple[Block, float, float]:
     """Final norm, vocabulary-parallel projection and loss; also the logits' bytes kept and of their gradient."""
     rank = replace(rank, items=[], gradients=[])
-    vocab = rank.model.vocab / rank.layout.tp
+    vocab = vocabulary(rank.model.vocab, rank.preset.vocab_multiple, rank.layout.tp) / rank.layout.tp
     logits, w = rank.tokens * vocab, rank.width
     _norm(rank, "final_norm")
     rank.enter("head", high=True)

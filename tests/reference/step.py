@@ -11,7 +11,7 @@ from planner.layout import Layout
 from planner.model.spec import DecoderLayer, ModelSpec, Moe, Weight
 from planner.plan import Workload
 from planner.schedule import Kind, Schedule
-from tests.reference.blocks import Block, decoder_layer, embedding, head
+from tests.reference.blocks import Block, decoder_layer, embedding, head, vocabulary
 from tests.reference.formats import (
     ADAM_EAGER,
     EAGER,
@@ -85,6 +85,7 @@ class _Step:
     def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout):
         self.model, self.cluster, self.workload, self.lay = model, cluster, workload, lay
         self.preset = presets.of(workload)
+        self.vocab = vocabulary(model.vocab, self.preset.vocab_multiple, lay.tp)
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
         dtype = compute_of(workload)
@@ -103,6 +104,8 @@ class _Step:
     def _end(self, parameters: object) -> Held:
         """Embedding or head: whole, in no narrow format, and frozen beneath adapters."""
         n = sum(elements(p, self.lay) for p in parameters)  # type: ignore[attr-defined]
+        tables = sum(self.model.vocab in (p.n_in, p.n_out) for p in parameters if isinstance(p, Weight))  # type: ignore[attr-defined]
+        n += tables * (self.vocab - self.model.vocab) * self.model.hidden / self.lay.tp
         return Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
 
     def _stages(self) -> list[_Stage]:
@@ -129,7 +132,7 @@ class _Step:
                 ends.append(self.head)
                 dense += self._end(model.head_parameters())
                 if model.tied_embeddings and lay.pp > 1:
-                    n = model.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
+                    n = self.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
                     dense += Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
             found.append(_Stage(self.schedule.rank_of(number, lay.pp), blocks, ends, dense, expert))
         return found
@@ -203,7 +206,7 @@ class _Step:
 
     def _gather(self, dense: Held, expert: Held, parts: int = 1) -> float:
         nbytes, of_experts = self._sent(dense) / parts, self._sent(expert) / parts
-        if self._whole:
+        if self._whole and self.preset.zero1_broadcast:
             n = self.shard
             return n * self._over("broadcast", "fsdp", nbytes / n)
         seconds = self._over("all_gather", "fsdp", nbytes)
@@ -355,7 +358,7 @@ class _Step:
         if not self.plan.tied or self.workload.lora is not None:
             return 0.0
         lay, gpn = self.lay, self.cluster.gpus_per_node
-        nbytes = self.model.vocab * self.model.hidden / lay.tp * self.grad
+        nbytes = self.vocab * self.model.hidden / lay.tp * self.grad
         far = (lay.pp - 1) * lay.tp * lay.cp * lay.dp  # from a rank of the first stage to its peer of the last
         return pair(self.cluster, "all_reduce", nbytes, far >= gpn, lay.tp * lay.cp * lay.dp)
 

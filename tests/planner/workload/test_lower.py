@@ -65,6 +65,24 @@ def test_unfused_attention_is_two_batched_products_each_way() -> None:
     assert total_flops(ops, "backward_input") + total_flops(ops, "backward_weight") == 4 * one
 
 
+@pytest.mark.parametrize(
+    ("mbs", "tp", "seq", "kernels", "nbytes"),
+    [
+        (1, 4, 512, 1, 4.0),  # 4 sequences x heads on a rank: one kernel reads and writes 2 bytes
+        (1, 8, 512, 5, 36.0),  # 2: to fp32 (6), scale, mask, softmax (8 each), back (6)
+        (2, 8, 512, 1, 4.0),
+        (1, 4, 4096, 5, 36.0),  # the kernel of 2021 ends at 2048 keys
+    ],
+)
+def test_the_fused_softmax_takes_four_score_matrices_at_a_time(mbs, tp, seq, kernels, nbytes) -> None:
+    work = Workload(seq, 8, "fp16", framework="megatron-2021")
+    layouts = LayoutBatch.of(Layout(tp=tp, mbs=mbs))
+    ops = lower(gpt(), work, layouts, get("megatron-2021")).layers[0].ops
+    ran = [op for op in ops if op.name.startswith("attention.softmax") and op.phase == "forward" and np.any(op.count)]
+    assert [op.kernels for op in ran] == [kernels]
+    assert float(ran[0].dims["nbytes"]) == nbytes * mbs * 16 / tp * seq**2
+
+
 @pytest.mark.parametrize("sp", [0, 1])
 def test_saved_bytes_follow_korthikanti(sp: int) -> None:
     # arXiv 2205.05198, equations 1, 2 and 4: sbh(34 + 5as/h) bytes a layer in 16 bits with dropout;
