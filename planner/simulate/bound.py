@@ -93,9 +93,10 @@ class _Stages:
         def stages(values: FloatArray) -> FloatArray:
             return values.reshape(costs.batch, -1)[:, place]
 
-        extra = costs.backward_sync_extra_s if comm.reduce == "each" else np.zeros_like(costs.backward_sync_extra_s)
-        weight = stages((costs.backward_weight_s + extra).sum(axis=3))
-        chain = stages(costs.backward_input_s.sum(axis=3))
+        weight = stages(_whole(costs.backward_weight_s))
+        if comm.reduce == "each":
+            weight = weight + stages(_whole(costs.backward_sync_extra_s))
+        chain = stages(_whole(costs.backward_input_s))
         lowest = np.array(
             [[a + int(np.flatnonzero(rank[a : a + length] == r)[0]) for r in range(pp)] for a in starts]
         )
@@ -105,7 +106,7 @@ class _Stages:
             lowest,
             pp,
             schedule.split_backward,
-            stages(costs.forward_s.sum(axis=3)),
+            stages(_whole(costs.forward_s)),
             chain if schedule.split_backward else chain + weight,
             weight if schedule.split_backward else np.zeros_like(weight),
             stages(costs.send_forward_s) * np.append(far, False),
@@ -139,7 +140,7 @@ def _busy(view: _Stages, count: FloatArray, costs: StageCosts, comm: CommPlan) -
         each = each + view.send_forward + view.send_backward
     busy = count[:, None] * view.by_rank(each)
     if comm.reduce == "bucketed" and not view.split_backward:
-        busy = busy + costs.backward_sync_extra_s.sum(axis=(2, 3))
+        busy = busy + _whole(costs.backward_sync_extra_s).sum(axis=2)
     if comm.unshard != "none" and comm.prefetch == 0:
         # Every gather but the rank's first one, which `_arrival` has.
         busy = busy + _gathers(count, costs, comm) - costs.unshard_s[:, :, :, 0].max(axis=2)
@@ -148,7 +149,7 @@ def _busy(view: _Stages, count: FloatArray, costs: StageCosts, comm: CommPlan) -
 
 def _gathers(count: FloatArray, costs: StageCosts, comm: CommPlan) -> FloatArray:
     times = 2.0 * count if comm.unshard == "each" else np.ones_like(count)
-    total: FloatArray = times[:, None] * costs.unshard_s.sum(axis=(2, 3))
+    total: FloatArray = times[:, None] * _whole(costs.unshard_s).sum(axis=2)
     return total
 
 
@@ -192,7 +193,7 @@ def _streams(
         ready = np.maximum(ready, costs.step_s[:, None] + _gathers(count, costs, comm) + after)
     if comm.reduce == "none":
         return ready
-    total = costs.reduce_s.sum(axis=(2, 3)) * (count[:, None] if comm.reduce == "each" else 1.0)
+    total = _whole(costs.reduce_s).sum(axis=2) * (count[:, None] if comm.reduce == "each" else 1.0)
     computed = end
     if comm.p2p_blocking:  # a reduction need not wait for the send after the last backward
         computed = end - np.stack([view.send_backward[:, view.rank == r].max(axis=1) for r in range(view.pp)], axis=1)
@@ -208,6 +209,13 @@ def _streams(
     first = np.stack([back[:, view.rank == r].min(axis=1) for r in range(view.pp)], axis=1)
     ready = np.maximum(ready, computed + costs.reduce_s[:, :, :, 0].min(axis=2))
     return _later(ready, first + total)
+
+
+def _whole(pieces: FloatArray) -> FloatArray:
+    """Sum over the buckets (..., K): ndarray (...); equal buckets in one place of memory are not added one by one."""
+    if pieces.strides[-1] == 0:
+        return np.asarray(pieces[..., 0] * pieces.shape[-1])
+    return np.asarray(pieces.sum(axis=-1))
 
 
 def _later(a: FloatArray, b: FloatArray) -> FloatArray:
