@@ -11,6 +11,7 @@ from hwmodels.cluster import Cluster
 from hwmodels.kernels.formats import format_of
 from planner import optimizers, power
 from planner.assemble import Group
+from planner.expert_notes import expert_notes
 from planner.flops import FORMULA, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout, split_id, split_text
@@ -99,7 +100,7 @@ def detail(
         usd_per_mtoken=cost(cluster, layout, tokens / seconds),
         verdict=verdict(max(m.peak_bytes for m in memory), cluster.device.memory_bytes),
         timeline=timeline.events(dag, timing, 0) if with_timeline else [],
-        notes=notes(priced, layout),
+        notes=notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds),
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,
     )
@@ -160,8 +161,8 @@ def _serial_seconds(group: Group, position: int, microbatches: int) -> float:
     return seconds + hidden + repeats * float(costs.reduce_s.sum(axis=(2, 3)).max())
 
 
-def notes(priced: PricedModel, layout: Layout) -> list[str]:
-    """Assumptions behind one prediction."""
+def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> list[str]:
+    """Assumptions behind one prediction; `exposed_share`: exposed expert exchange over the step."""
     preset = priced.preset
     found = [
         f"framework preset {preset.name}: {preset.notes}",
@@ -170,8 +171,7 @@ def notes(priced: PricedModel, layout: Layout) -> list[str]:
     ]
     if priced.cluster.device.tdp_w > 0:
         found.append(power.note())
-    if any(layer.is_moe for layer in priced.model.layers):
-        found.append("experts: tokens taken as balanced; no measured evidence for skewed routing")
+    found += expert_notes(priced, layout, exposed_share)
     found += _pipeline_notes(priced, layout)
     found += _training_notes(priced)
     if layout.cp > 1:

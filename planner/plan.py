@@ -17,10 +17,11 @@ from planner.layout import Layout, split_layers
 from planner.model.spec import ModelSpec
 from planner.optimizers import names as optimizer_names
 from planner.precision import names as precision_names
+from planner.routing import Routing
 from planner.training import LARGEST, Documents, Lora, Workload
 
 __all__ = [
-    "LARGEST", "OPTIMIZERS", "PRECISIONS", "SCHEMA", "Documents", "Lora", "Placement", "Plan", "Prediction",
+    "LARGEST", "OPTIMIZERS", "PRECISIONS", "SCHEMA", "Documents", "Lora", "Placement", "Plan", "Prediction", "Routing",
     "StagePlan", "Workload", "build_plan",
 ]  # fmt: skip
 

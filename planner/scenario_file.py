@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from hwmodels.errors import Fault, InputError
 from planner.layout import RECOMPUTE, SCHEDULES
-from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Workload
+from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
 from planner.switches import Switches, normal
@@ -178,6 +178,14 @@ class LoraFile(Strict):
     base: Literal["", "nf4"] = ""
 
 
+class RoutingFile(Strict):
+    """Load of experts."""
+
+    skew: Annotated[float, Field(ge=1)] = 1.0
+    capacity_factor: Annotated[float, Field(ge=0)] = 0.0
+    pad_to_capacity: Flag = False
+
+
 class DocumentsFile(Strict):
     """Lengths of packed documents."""
 
@@ -198,6 +206,7 @@ class WorkloadFile(Strict):
     kind: Literal[KINDS] | None = None  # type: ignore[valid-type]
     lora: LoraFile | None = None
     documents: DocumentsFile | None = None
+    routing: RoutingFile = RoutingFile()
     grad_dtype: Literal["", "fp32", "bf16"] = ""
     main_dtype: Literal["fp32", "bf16", "remainder"] = "fp32"
     switches: Annotated[Any, PlainValidator(_switches, json_schema_input_type=dict[str, str])] = ()
@@ -214,7 +223,8 @@ class WorkloadFile(Strict):
         kind = self.kind or ("lora" if self.lora is not None else KINDS[0])
         lora = None if self.lora is None else Lora(**given["lora"])
         documents = None if self.documents is None else Documents(**given["documents"])
-        return Workload(**{**given, "kind": kind, "lora": lora, "documents": documents})
+        routing = Routing(**given["routing"])
+        return Workload(**{**given, "kind": kind, "lora": lora, "documents": documents, "routing": routing})
 
 
 class SearchFile(Strict):

@@ -10,7 +10,7 @@ import typer
 from hwmodels.errors import Fault, InputError
 
 if TYPE_CHECKING:
-    from planner.plan import Documents, Lora
+    from planner.plan import Documents, Lora, Routing
     from planner.switches import Switches
 
 Kind = Annotated[str | None, typer.Option("--kind", help="pretrain (default), sft or lora.")]
@@ -41,6 +41,16 @@ Switch = Annotated[
     ),
 ]
 
+RoutingText = Annotated[
+    str | None,
+    typer.Option(
+        "--routing",
+        metavar="skew=1.3,...",
+        help="Load of experts: skew=1.3,capacity=1.25,pad; balanced and dropless if not given.",
+    ),
+]
+
+_ROUTING = "skew=1.3,capacity=1.25,pad"
 _LORA = "rank=16,modules=qkv+o,dropout=0.1,base=nf4"
 
 
@@ -88,6 +98,35 @@ def documents(text: str) -> Documents:
     return Documents(mean, square)
 
 
+def routing(text: str) -> Routing:
+    """Load of experts from ``"skew=1.3,capacity=1.25,pad"``; parts left out take their defaults.
+
+    Raises
+    ------
+    InputError
+        With every part that is no such thing.
+    """
+    from planner.plan import Routing
+
+    names = {"skew": "skew", "capacity": "capacity_factor"}
+    given: dict[str, Any] = {}
+    faults = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if part == "pad":
+            given["pad_to_capacity"] = True
+        elif not equals or name not in names:
+            faults.append(Fault(f"{part!r} is no part of a routing", "--routing", "", _ROUTING))
+        else:
+            try:
+                given[names[name]] = float(value)
+            except ValueError:
+                faults.append(Fault(f"{name} is {value!r}", "--routing", "a number is expected", _ROUTING))
+    if faults:
+        raise InputError(faults)
+    return Routing(**given)
+
+
 def switches(pairs: list[str]) -> Switches:
     """Switches from ``NAME=VALUE`` words; `InputError` with every one that is none."""
     from planner.switches import normal
@@ -110,6 +149,7 @@ def stated(
     grad_dtype: str | None,
     main_dtype: str | None,
     switch: list[str] | None = None,
+    load: str | None = None,
 ) -> dict[str, Any]:
     """The options that were given, read; None where not given. Adapters mean that only they are trained.
 
@@ -131,6 +171,7 @@ def stated(
         "kind": kind or (None if adapters is None else "lora"),
         "lora": read(lora, adapters), "documents": read(documents, lengths),
         "grad_dtype": grad_dtype, "main_dtype": main_dtype, "switches": read(switches, switch),
+        "routing": read(routing, load),
     }  # fmt: skip
     if faults:
         raise InputError(faults)

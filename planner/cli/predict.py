@@ -40,6 +40,7 @@ def predict(
     grad_dtype: training.GradDtype = None,
     main_dtype: training.MainDtype = None,
     switch: training.Switch = None,
+    routing: training.RoutingText = None,
     tp: lay.Tp = None,
     sp: lay.Sp = None,
     cp: lay.Cp = None,
@@ -71,7 +72,7 @@ def predict(
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
-        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch),
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing),
     }  # fmt: skip
     if plan is not None:
         lay.not_with_plan(model=model, **stated, **degrees)

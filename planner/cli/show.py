@@ -20,14 +20,17 @@ def show_inputs(case: Case) -> None:
     ranks = f"{case.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
     trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
     trained = ", ".join(filter(None, (trained, work.described())))
-    print_pairs(
-        [
-            ("model", model),
-            ("cluster", ranks),
-            ("workload", f"{trained}, framework {work.framework}"),
-            ("layout", case.layout.label()),
-        ]
-    )
+    pairs = [
+        ("model", model),
+        ("cluster", ranks),
+        ("workload", f"{trained}, framework {work.framework}"),
+        ("layout", case.layout.label()),
+    ]
+    if any(layer.is_moe for layer in case.model.layers):
+        from planner.layout import both_grids
+
+        pairs.append(("grids", both_grids(case.layout)))
+    print_pairs(pairs)
 
 
 def show_step(step: Step) -> None:

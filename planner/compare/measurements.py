@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hwmodels.errors import InputError
 from planner import optimizers, precision, presets
 from planner.compare.clusters import cluster_of
+from planner.compare.moe_flags import moe_switches_of, routing_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
 from planner.layout.splits import megatron_layout, megatron_split
@@ -128,9 +129,9 @@ def _model(row: Row, assumed: list[str]) -> ModelSpec:
         return known
     if row.n_experts and (row.moe_ffn_hidden is None or row.topk is None):
         raise UnreadableRowError("width or number of chosen experts is not stated")
-    shared = row.shared_experts or 0.0
-    if shared != int(shared):
-        raise UnreadableRowError(f"{shared:g} shared experts: a shared expert of another width than the routed ones")
+    shared = (row.shared_experts or 0.0) * (row.moe_ffn_hidden or 0)
+    if abs(shared - round(shared)) > 1e-6:
+        raise UnreadableRowError(f"{row.shared_experts:g} shared experts of {row.moe_ffn_hidden} are no whole width")
     vocab = row.vocab
     if vocab is None:
         vocab = known.vocab if known is not None and known.hidden == row.hidden else DEFAULT_VOCAB
@@ -144,7 +145,7 @@ def _model(row: Row, assumed: list[str]) -> ModelSpec:
         name=row.model or row.id, layers=row.layers, hidden=row.hidden, heads=heads, kv_heads=row.kv_heads or heads,
         head_dim=row.head_dim or None, ffn_hidden=row.ffn_hidden or None, gated=gated, vocab=vocab,
         seq_len=row.seq_len or 0, n_experts=row.n_experts or 0, topk=row.topk or 0,
-        moe_ffn_hidden=row.moe_ffn_hidden or 0, shared_experts=int(shared), n_dense_layers=row.n_dense_layers or 0,
+        moe_ffn_hidden=row.moe_ffn_hidden or 0, shared_ffn_hidden=round(shared), n_dense_layers=row.n_dense_layers or 0,
         attention=row.attention, learned_positions=not gated, norm="rms" if gated else "layer", bias=not gated,
         tied=not gated,
     )  # fmt: skip
@@ -326,7 +327,11 @@ def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workloa
         lora = Lora(rank=int(stated[1])) if stated else Lora()
         assumed += [] if stated else [f"lora rank={lora.rank}"]
         assumed.append(f"lora modules={' '.join(lora.modules)}")
-    return Workload(row.seq_len or 0, gbs, _precision(row, assumed), name, framework, kind, lora)
+    switches = tuple(moe_switches_of(row.other_flags).items()) if row.n_experts else ()
+    return Workload(
+        row.seq_len or 0, gbs, _precision(row, assumed), name, framework, kind, lora, switches=switches,
+        routing=routing_of(row.other_flags),
+    )  # fmt: skip
 
 
 def to_case(row: Row) -> Case:

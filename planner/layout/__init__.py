@@ -10,6 +10,7 @@ from planner.layout.degrees import (
     divisors,
     with_defaults,
 )
+from planner.layout.grids import both_grids, grid_texts
 from planner.layout.remedies import RuleContext
 from planner.layout.rules import RULES, Rule, check, faults, validate
 from planner.layout.splits import is_even, parse_split, split_faults, split_id, split_layers, split_of, split_text
@@ -24,9 +25,11 @@ __all__ = [
     "LayoutBatch",
     "Rule",
     "RuleContext",
+    "both_grids",
     "check",
     "divisors",
     "faults",
+    "grid_texts",
     "is_even",
     "parse_split",
     "split_faults",

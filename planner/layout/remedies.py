@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planner.layout.degrees import SCHEDULES, Layout, divisors
+from planner.layout.grids import both_grids
 from planner.layout.splits import split_faults
 from planner.model.spec import ModelSpec, Moe
 from planner.presets import FrameworkPreset
@@ -249,9 +250,11 @@ def explain_ep_grid(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
         fix = choices(fit, "ep")
     else:
         fix = f"{choices(divisors(ranks, 64), 'etp')} with ep=1"
+    if lay.etp > 1 and ranks % lay.ep == 0:
+        fix += f", or {choices(divisors(ranks // lay.ep, 64), 'etp')} with ep={lay.ep}"
     return (
         f"ep*etp = {lay.ep * lay.etp} does not divide tp*cp*dp = {ranks}",
-        "the expert grid folds onto the ranks of one pipeline stage",
+        f"the expert grid folds onto the ranks of one pipeline stage ({both_grids(lay)}; etp does not follow tp)",
         fix,
     )
 

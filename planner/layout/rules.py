@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import precision_rules
+from planner.layout import expert_rules, precision_rules
 from planner.layout.degrees import (
     RECOMPUTE,
     SCHEDULES,
@@ -324,6 +324,24 @@ RULES: tuple[Rule, ...] = (
             "tp ranks would all dispatch the same tokens",
             "sp=1, or ep=1 etp=1",
         ),
+    ),
+    Rule(
+        "moe-overlap-stages",
+        "A pipeline that overlaps expert exchanges is interleaved or dual.",
+        expert_rules.overlap_stages,
+        expert_rules.explain_overlap_stages,
+    ),
+    Rule(
+        "moe-overlap-recompute",
+        "Expert exchanges that overlap are not recomputed.",
+        expert_rules.overlap_recompute,
+        expert_rules.explain_overlap_recompute,
+    ),
+    Rule(
+        "moe-capacity-dispatcher",
+        "Padding experts to their capacity needs the all-to-all dispatcher.",
+        expert_rules.capacity_dispatcher,
+        expert_rules.explain_capacity_dispatcher,
     ),
     Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, explain_zero_known),
     Rule(

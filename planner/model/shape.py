@@ -43,6 +43,7 @@ def from_shape(
     topk: int = 0,
     moe_ffn_hidden: int = 0,
     shared_experts: int = 0,
+    shared_ffn_hidden: int = 0,
     n_dense_layers: int = 0,
     attention: str = "",
     learned_positions: bool = True,
@@ -61,6 +62,8 @@ def from_shape(
     n_experts, topk, moe_ffn_hidden, shared_experts, n_dense_layers : int
         Mixture of experts after `n_dense_layers` dense layers, with `shared_experts` of the same
         width beside them; `moe_ffn_hidden` 0 means `ffn_hidden`.
+    shared_ffn_hidden : int
+        Width of the shared experts together, where they are of another width than the routed ones.
     attention : str
         ``"mla"`` is latent attention with the ranks of DeepSeek-V2/V3; anything else (``"mha"``,
         ``"gqa"``, blank) is what `kv_heads` says.
@@ -120,7 +123,7 @@ def _stack(given: dict[str, Any]) -> tuple[DecoderLayer, ...]:
         gated=gated,
         bias=bias,
         activation=activation,
-        shared_ffn_hidden=given["shared_experts"] * expert,
+        shared_ffn_hidden=given["shared_ffn_hidden"] or given["shared_experts"] * expert,
     )
     sparse = DecoderLayer(part, moe, norm=norm, norm_bias=norm == "layer")
     leading = given["n_dense_layers"]
@@ -146,9 +149,8 @@ def _faults(name: str, given: dict[str, Any]) -> list[Fault]:
         return value
 
     layers, hidden, heads, _, _ = (figure(key, 1) for key in ("layers", "hidden", "heads", "vocab", "seq_len"))
-    experts, topk, _, _, dense = (
-        figure(key, 0) for key in ("n_experts", "topk", "moe_ffn_hidden", "shared_experts", "n_dense_layers")
-    )
+    counts = ("n_experts", "topk", "moe_ffn_hidden", "shared_experts", "shared_ffn_hidden", "n_dense_layers")
+    experts, topk, _, _, _, dense = (figure(key, 0) for key in counts)
     optional = {key: figure(key, 1) for key in ("kv_heads", "head_dim", "ffn_hidden") if given[key] is not None}
     if "head_dim" not in optional and hidden % heads:
         found.append(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hwmodels.errors import InputError
 from planner.cli import inputs, output, progress
 from planner.cli import inputs_training as training
-from planner.plan import Documents, Lora
+from planner.plan import Documents, Lora, Routing
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,11 @@ def test_training_options_come_together_and_are_read() -> None:
     assert found["kind"] == "lora" and found["lora"] == Lora(8, ("qkv", "up"), 0.1)
     assert found["documents"] == Documents(200.0, 60000.0)
     assert found["grad_dtype"] == "bf16" and found["main_dtype"] is None
+    load = training.stated(None, None, None, None, None, None, "skew=1.3,capacity=1.25,pad")["routing"]
+    assert load == Routing(1.3, 1.25, True)
+    with pytest.raises(InputError) as caught:
+        training.stated(None, None, None, None, None, None, "skew=much,drop=1")
+    assert [fault.where for fault in caught.value.faults] == ["--routing", "--routing"]
     with pytest.raises(InputError) as caught:
         training.stated(None, "rank=many,size=3", "long", None, None)
     assert [fault.where for fault in caught.value.faults] == ["--lora", "--lora", "--documents"]

@@ -15,7 +15,7 @@ import scenarios
 from hwmodels import cluster as clusters
 from hwmodels.errors import InfeasibleError, InputError
 from planner.model import load as load_model
-from planner.plan import Lora
+from planner.plan import Lora, Routing
 from planner.scenario import FIELDS, RunSettings, Scenario, json_schema, load_scenario
 from planner.search.space import Space
 
@@ -98,6 +98,10 @@ def test_adapters_documents_and_dtypes_are_read(tmp_path: Path) -> None:
     work = scenario.workload
     assert (work.kind, work.lora, work.attended_tokens) == ("lora", Lora(4, ("qkv", "up"), base="nf4"), 16.0)
     assert (work.grad_dtype, work.main_dtype) == ("bf16", "remainder")
+    assert work.routing == Routing()
+    capped = "routing: {skew: 1.5, capacity_factor: 1.25, pad_to_capacity: true}"
+    load = read(tmp_path, GOOD.replace(line, f"workload: {{seq_len: 32, gbs: 8, {capped}}}")).workload.routing
+    assert load == Routing(1.5, 1.25, True)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +113,8 @@ def test_adapters_documents_and_dtypes_are_read(tmp_path: Path) -> None:
         ("lora: {modules: [router]}", "workload.lora.modules"),
         ("kind: sft, lora: {rank: 4}", "kind sft trains every weight"),
         ("documents: {mean_tokens: 10, mean_square_tokens2: 50}", "at least the square of the mean"),
+        ("routing: {skew: 0.5}", "workload.routing.skew"),
+        ("routing: {pad_to_capacity: true}", "there is no capacity to pad to"),
     ],
 )
 def test_a_wrong_word_about_training_is_one_fault(tmp_path: Path, text: str, fault: str) -> None:

@@ -237,7 +237,7 @@ def test_a_schedule_in_a_v_has_two_virtual_stages() -> None:
         ({"schedule": "zigzag"}, "schedule 'zigzag'"),
         ({"framework": "nope"}, "unknown framework preset 'nope'"),
         ({"n_experts": 8}, "chosen experts is not stated"),
-        ({"n_experts": 8, "topk": 2, "moe_ffn_hidden": 64, "shared_experts": 0.5}, "0.5 shared experts"),
+        ({"n_experts": 8, "topk": 2, "moe_ffn_hidden": 65, "shared_experts": 0.5}, "0.5 shared experts of 65"),
     ],
 )
 def test_rows_that_cannot_be_read_say_why(cells, reason):
@@ -326,3 +326,8 @@ def test_nearly_every_trusted_row_is_read():
         except UnreadableRowError as reason:
             unread.append((row.id, str(reason)))
     assert len(unread) <= 0.05 * len(rows), unread
+
+
+def test_a_shared_expert_of_another_width_is_read():
+    cells = {"n_experts": 8, "topk": 2, "moe_ffn_hidden": 64, "shared_experts": 0.5}
+    assert to_case(gpt(**cells)).model.layers[-1].ffn.shared_ffn_hidden == 32
