@@ -245,7 +245,7 @@ class Layer(nn.Module):
 
     def __init__(self, spec: DecoderLayer, hidden: int, eps: float, tp: TensorParallel) -> None:
         super().__init__()
-        if not isinstance(spec.attention, Attention):
+        if not isinstance(spec.attention, Attention) or spec.ffn is None:
             raise TypeError(f"{type(spec.attention).__name__} is refused by executor.support")
         self.tp, self.parallel, self.n_norms = tp, spec.parallel, spec.n_norms
         self.norms = nn.ModuleList(Norm(hidden, spec.norm, spec.norm_bias, eps, tp.sp) for _ in range(spec.n_norms))

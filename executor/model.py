@@ -121,7 +121,10 @@ class Decoder(nn.Module):
         self.holds_tied_copy = spec.tied_embeddings and (embedding != head)
         self.rotary = not spec.learned_positions
         if self.rotary and self.layers:
-            head_dim = spec.layers[0].attention.qk_dim
+            first = spec.layers[0].softmax
+            if first is None:
+                raise TypeError("a model without attention is refused by executor.support")
+            head_dim = first.qk_dim
             cos, sin = rotary_table(seq_len, 2 * (int(head_dim * spec.rotary_fraction) // 2), spec.rope_theta)
             self.register_buffer("rope_cos", cos, persistent=False)
             self.register_buffer("rope_sin", sin, persistent=False)

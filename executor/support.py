@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwmodels.errors import Fault, InputError
-from planner.model.spec import Attention, ModelSpec, Moe
+from planner.model.spec import AnyAttention, Attention, LatentAttention, ModelSpec, Moe
 from planner.plan import Plan
 from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
@@ -134,14 +134,28 @@ def _model(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
             f"seq_len={model.learned_positions}",
         )
     for kind in model.layer_kinds():
-        attention = kind.attention
-        if not isinstance(attention, Attention):
+        attention = kind.softmax
+        if isinstance(attention, LatentAttention):
             yield _fault(
                 plan,
                 "executor-mla",
                 f"{model.name} uses latent attention",
                 "the executor has grouped-query attention only",
                 "a dense or GQA model",
+            )
+        if attention is None or kind.ffn is None:
+            yield _fault(
+                plan,
+                "executor-mixer",
+                f"{model.name} has layers that are not attention with a feed-forward part behind",
+                "recurrent mixers and blocks of one part are not implemented",
+                "a dense or MoE transformer",
+            )
+            continue
+        strange = _strange(attention, model, plan.workload.seq_len)
+        if strange:
+            yield _fault(
+                plan, "executor-variant", f"{model.name} has {strange}", "it is not implemented", "a model without it"
             )
         if attention.softcap:
             yield _fault(
@@ -169,6 +183,23 @@ def _model(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
             )
 
 
+def _strange(attention: AnyAttention, model: ModelSpec, seq_len: int) -> str:
+    """What of a model the executor's attention, embedding or head leaves out, in words; else blank."""
+    chunked = attention.chunk is not None and attention.chunk < seq_len
+    parts = (
+        ("attention in both directions", not attention.causal),
+        ("attention sinks", attention.sinks),
+        ("gated attention", attention.gated),
+        ("layers without positions", not attention.rotary and not model.learned_positions),
+        ("attention within chunks", chunked),
+        ("norms of q and k without weights", isinstance(attention, Attention) and attention.qk_norm == "unit"),
+        ("patches instead of tokens", model.patches is not None),
+        ("a norm behind the embedding", model.embedding_norm),
+        ("a dense layer before the head", model.head_transform),
+    )
+    return ", ".join(name for name, present in parts if present)
+
+
 def _tensor_parallel(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
     tp = plan.layout.tp
     if tp == 1:
@@ -182,7 +213,9 @@ def _tensor_parallel(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
             f"a vocabulary padded to {-(-model.vocab // tp) * tp}",
         )
     for kind in model.layer_kinds():
-        attention = kind.attention
+        attention = kind.softmax
+        if attention is None:
+            continue
         if attention.n_kv_heads % tp:
             yield _fault(
                 plan,

@@ -25,7 +25,8 @@ def adapter_weights(layer: DecoderLayer, hidden: int, lora: Lora) -> tuple[Weigh
     A of a group of weights that run as one GEMM is one n_in x rank matrix; B has the columns of
     each. A is split where its weight is split by rows, B where by columns; the other is whole.
     """
-    attention = {p.name for p in layer.attention.parameters(hidden) if isinstance(p, Weight)}
+    mixer = layer.attention.parameters(hidden) if layer.attention else ()
+    attention = {p.name for p in mixer if isinstance(p, Weight)}
     found: list[Weight] = []
     begun: set[str] = set()
     for p in linear_weights(layer, hidden):

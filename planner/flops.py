@@ -1,19 +1,58 @@
 """Model and hardware FLOPs of a step, by one stated formula.
 
-MFU counts what the model needs: 6 FLOPs for each matrix parameter a token meets (2 forward, 4
-backward; head included, embedding look-up not), and 6·s·heads·(d_qk + d_v) for attention over
-the full sequence (PaLM, arXiv 2204.02311, appendix B; windows count their width). HFU adds
-what recomputation runs again.
+MFU counts what the model needs: 6 FLOPs for each matrix parameter a token meets (2 forward, 4 backward), and
+attention over its span: 6·pairs·heads·(d_qk + d_v). HFU adds what recomputation runs again. Which attention and which
+head are counted differs between published figures, so both are named (`FlopFormula`):
+
+- ``full``: every query over the whole sequence or window (PaLM, arXiv 2204.02311, appendix B; Megatron-LM of 2021);
+- ``causal``: the half of it that a causal mask leaves (Megatron-Core ``num_floating_point_operations``);
+- ``no-head`` beside either: without the output matrix. The embedding look-up never counts, a tied head does.
+
+A recurrent mixer counts its matrices, its convolution (2 a tap and channel) and its scan as Megatron-Core
+``hybrid_flops`` does: 7·d_inner·d_state (Mamba), 8·heads·d_v² (gated delta rule) forward a token, three times that
+with the backward. Prediction layers count with their projection and another pass of the head.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planner.adapters import adapter_weights
 from planner.layout import Layout
-from planner.model.spec import DecoderLayer, ModelSpec, Moe, Weight, count
+from planner.model.spec import AnyAttention, DecoderLayer, DeltaNet, Mamba1, ModelSpec, Moe, Recurrent, Weight, count
 from planner.plan import Workload
 
-FORMULA = "6 x matrix parameters met by a token (head included) + full attention 6*s*heads*(d_qk+d_v), PaLM appendix B"
+
+@dataclass(frozen=True, slots=True)
+class FlopFormula:
+    """What counts as model FLOPs.
+
+    Attributes
+    ----------
+    causal : bool
+        Causal attention counts half of its square.
+    head : bool
+        Whether the output matrix counts.
+    """
+
+    causal: bool = False
+    head: bool = True
+
+    def __str__(self) -> str:
+        """The formula in words."""
+        head = "head included" if self.head else "without head"
+        span = "causal attention: half the square" if self.causal else "full attention, PaLM appendix B"
+        return f"6 x matrix parameters met by a token ({head}) + 6*s*heads*(d_qk+d_v) ({span})"
+
+
+FORMULAS = {
+    "full": FlopFormula(),
+    "causal": FlopFormula(causal=True),
+    "full-no-head": FlopFormula(head=False),
+    "causal-no-head": FlopFormula(causal=True, head=False),
+}
+"""Formulas by name; the first is the default."""
+FORMULA = FORMULAS["full"]
 
 
 def _matrix_flops(layer: DecoderLayer, hidden: int) -> float:
@@ -26,26 +65,65 @@ def _matrix_flops(layer: DecoderLayer, hidden: int) -> float:
     return total
 
 
-def _attention_flops(layer: DecoderLayer, seq_len: float) -> float:
-    """Forward FLOPs a token of scores and weighted values."""
-    a = layer.attention
-    span = min(seq_len, a.window) if a.window else seq_len
-    return 2.0 * span * a.n_heads * (a.qk_dim + a.v_dim)
+def span(a: AnyAttention, seq_len: float, formula: FlopFormula = FORMULA) -> float:
+    """Keys that a query counts, on average over a sequence of `seq_len` tokens.
+
+    A window counts its width, a chunk its length. Half of it under ``causal``; of a window less than the
+    sequence, all but the triangle at its start: w - w²/2s.
+    """
+    within = min(seq_len, float(a.chunk)) if a.chunk else seq_len
+    width = min(within, float(a.window)) if a.window else within
+    if not (formula.causal and a.causal):
+        return width
+    return width - width * width / (2.0 * within)
 
 
-def model_flops(model: ModelSpec, workload: Workload) -> float:
+def _scan_flops(mixer: Recurrent) -> float:
+    """Forward FLOPs a token of a convolution and a scan (Megatron-Core ``mamba_layer_flops``, ``gdn_layer_flops``)."""
+    if isinstance(mixer, DeltaNet):
+        return 2.0 * (mixer.d_conv * mixer.conv_dim + 4.0 * mixer.n_value_heads * mixer.key_dim * mixer.value_dim)
+    channels = mixer.d_inner if isinstance(mixer, Mamba1) else mixer.conv_dim
+    return 7.0 * mixer.d_inner * mixer.d_state + 2.0 * mixer.d_conv * channels
+
+
+def _mixing_flops(layer: DecoderLayer, seq_len: float, formula: FlopFormula) -> float:
+    """Forward FLOPs a token of scores and weighted values, or of a scan."""
+    if layer.recurrent is not None:
+        return _scan_flops(layer.recurrent)
+    a = layer.softmax
+    return 2.0 * span(a, seq_len, formula) * a.n_heads * (a.qk_dim + a.v_dim) if a else 0.0
+
+
+def _ends_flops(model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:
+    """Forward FLOPs a token outside the decoder layers: head, classifier, patches."""
+    per_token = 0.0
+    if formula.head and model.n_classes:
+        per_token += 2.0 * model.hidden * model.n_classes / workload.seq_len
+    elif formula.head:
+        per_token += 2.0 * model.hidden * (model.vocab + (model.hidden if model.head_transform else 0))
+    if model.patches is not None:
+        weights = [p for p in model.patches.parameters(model.hidden) if isinstance(p, Weight)]
+        per_token += 2.0 * sum(p.n_in * p.n_out for p in weights) * model.patches.patches / model.patches.tokens
+    return per_token
+
+
+def _layer_flops(layer: DecoderLayer, model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:
+    return _matrix_flops(layer, model.hidden) + _mixing_flops(layer, workload.attended_tokens, formula)
+
+
+def model_flops(model: ModelSpec, workload: Workload, formula: FlopFormula = FORMULA) -> float:
     """FLOPs of one step over all ranks, without recomputation."""
-    per_token = 2.0 * model.hidden * model.vocab
+    per_token = _ends_flops(model, workload, formula)
     for layer in model.layers:
-        per_token += _matrix_flops(layer, model.hidden) + _attention_flops(layer, workload.attended_tokens)
-    return 3.0 * per_token * workload.seq_len * workload.gbs - _not_run(model, workload)
+        per_token += _layer_flops(layer, model, workload, formula)
+    return 3.0 * per_token * workload.seq_len * workload.gbs - _not_run(model, workload, formula)
 
 
-def _not_run(model: ModelSpec, workload: Workload) -> float:
+def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:
     """Weight gradients of frozen matrices, less the adapters' own products (6 FLOPs a parameter and token)."""
     if workload.lora is None:
         return 0.0
-    frozen = 2.0 * model.hidden * model.vocab
+    frozen = _ends_flops(model, workload, formula)
     added = 0.0
     for layer in model.layers:
         frozen += _matrix_flops(layer, model.hidden)
@@ -53,12 +131,13 @@ def _not_run(model: ModelSpec, workload: Workload) -> float:
     return (frozen - added) * workload.seq_len * workload.gbs
 
 
-def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout) -> float:
+def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout, formula: FlopFormula = FORMULA) -> float:
     """FLOPs of one step with what `layout.recompute` runs again."""
     again = 0.0
     if layout.recompute != "none":
         for layer in model.layers:
-            again += _attention_flops(layer, workload.attended_tokens)
             if layout.recompute == "full":
-                again += _matrix_flops(layer, model.hidden)
-    return model_flops(model, workload) + again * workload.seq_len * workload.gbs
+                again += _layer_flops(layer, model, workload, formula)
+            elif layer.softmax is not None:
+                again += _mixing_flops(layer, workload.attended_tokens, formula)
+    return model_flops(model, workload, formula) + again * workload.seq_len * workload.gbs

@@ -163,7 +163,7 @@ def show(allowed: Any) -> str:
 def _widest(model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str, tuple[Any, ...]]:
     """Every value that a field of a legal layout could have: what ``max`` means."""
     world = cluster.n_ranks
-    heads = min(layer.attention.n_heads for layer in model.layers)
+    heads = min(model.tensor_counts())
     experts = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
     ranks = tuple(divisors(world))
     return {

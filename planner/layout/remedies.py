@@ -49,8 +49,13 @@ def choices(values: Iterable[int], name: str) -> str:
 
 
 def attention_heads(ctx: RuleContext) -> list[int]:
-    """Distinct numbers of attention heads."""
-    return sorted({layer.attention.n_heads for layer in ctx.model.layers})
+    """Distinct numbers of attention heads; empty for a model without attention."""
+    return sorted({layer.softmax.n_heads for layer in ctx.model.layers if layer.softmax})
+
+
+def kv_heads(ctx: RuleContext) -> list[int]:
+    """Distinct numbers of key-value heads."""
+    return sorted({layer.softmax.n_kv_heads for layer in ctx.model.layers if layer.softmax})
 
 
 def expert_counts(ctx: RuleContext) -> list[int]:
@@ -98,7 +103,7 @@ def explain_heads(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
 
 def explain_kv(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     """What breaks ``kv``, why, and what would work."""
-    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
+    kv = kv_heads(ctx)
     return (
         f"tp={lay.tp} neither divides nor is a multiple of the key-value heads",
         f"{ctx.model.name} has {kv[0]} key-value heads, which are split or replicated whole",
@@ -114,7 +119,7 @@ def ffn_widths(ctx: RuleContext) -> list[int]:
         if isinstance(ffn, Moe):
             if ffn.shared_ffn_hidden:
                 widths.add(ffn.shared_ffn_hidden)
-        else:
+        elif ffn is not None:
             widths.add(ffn.ffn_hidden)
     return sorted(widths)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import expert_rules, precision_rules
+from planner.layout import expert_rules, model_rules, precision_rules
 from planner.layout.degrees import (
     RECOMPUTE,
     SCHEDULES,
@@ -46,6 +46,7 @@ from planner.layout.remedies import (
     explain_zero_known,
     explain_zero_pipeline,
     ffn_widths,
+    kv_heads,
 )
 from planner.layout.splits import split_faults, split_of
 from planner.model.spec import Moe
@@ -100,8 +101,7 @@ def _positive(b: LayoutBatch, _: RuleContext) -> BoolArray:
 
 
 def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
-    kv = sorted({layer.attention.n_kv_heads for layer in ctx.model.layers})
-    return _all(((k % np.maximum(b.tp, 1) == 0) | (b.tp % k == 0) for k in kv), b.tp)
+    return _all(((k % np.maximum(b.tp, 1) == 0) | (b.tp % k == 0) for k in kv_heads(ctx)), b.tp)
 
 
 def _layers_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -219,6 +219,19 @@ RULES: tuple[Rule, ...] = (
         "tp divides every dense feed-forward width.",
         lambda b, c: _all((_divides(w, b.tp) for w in ffn_widths(c)), b.tp),
         explain_ffn,
+    ),
+    Rule(
+        "tp-recurrent",
+        "tp divides the heads and groups of recurrent mixers.",
+        model_rules.recurrent_split,
+        model_rules.explain_recurrent_split,
+    ),
+    Rule(
+        "cp-recurrent",
+        "Context parallelism gives each rank whole heads of recurrent mixers; Mamba's own scan has none.",
+        model_rules.recurrent_context,
+        model_rules.explain_recurrent_context,
+        ("degrees-positive", "tp-recurrent"),
     ),
     Rule(
         "sp-needs-tp",

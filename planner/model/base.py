@@ -86,6 +86,10 @@ class ConfigKeys:
         """Whether the key is present and not null."""
         return self.config.get(key) is not None
 
+    def first(self, *names: str) -> str:
+        """The first of several spellings of a key that is given; the first of all where none is."""
+        return next((name for name in names if self.given(name)), names[0])
+
     def _missing(self, key: str, expected: str) -> None:
         if key in self.config:
             self.fault(key, "is null", f"{expected} is needed and has no default", f"{key}: {expected}")

@@ -4,14 +4,14 @@ Defaults are those of the transformers 5.24.0 classes: head_dim 256, tied head, 
 by the root of hidden. Gemma 2 and 3 have four norms a layer; Gemma 2 caps scores and slides a
 window (4096) in every second layer, the first included; Gemma 3 norms each head of q and k and
 slides in all but every sixth layer. A multimodal Gemma 3 nests the text model under text_config
-and counts its SigLIP tower and projector, frozen here.
+and has a SigLIP tower and a projector.
 """
 
 from __future__ import annotations
 
 from planner.model.base import ConfigKeys, Importer
-from planner.model.spec import Attention, DecoderLayer, FrozenBlock, Mlp, ModelSpec
-from planner.model.vision import tower
+from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec, VisionTower, Weight
+from planner.model.vision import projected, tower
 
 _TANH_GELU = "gelu_pytorch_tanh"
 
@@ -23,7 +23,7 @@ def _activation(keys: ConfigKeys) -> str:
 
 
 def _build(
-    keys: ConfigKeys, generation: int, *, tied: bool | None = None, frozen: tuple[FrozenBlock, ...] = ()
+    keys: ConfigKeys, generation: int, *, tied: bool | None = None, vision: VisionTower | None = None
 ) -> ModelSpec:
     hidden, ffn = keys.integer("hidden_size"), keys.integer("intermediate_size")
     n_layers, heads = keys.layer_count("num_hidden_layers"), keys.integer("num_attention_heads")
@@ -70,7 +70,7 @@ def _build(
         max_positions=positions,
         rope_theta=theta,
         embedding_scale=True,
-        frozen_blocks=frozen,
+        vision=vision,
         source=keys.source,
     )
 
@@ -94,10 +94,13 @@ class Gemma3Multimodal(Importer):
         """See `Importer.build`."""
         text, vision = keys.section("text_config"), keys.section("vision_config")
         block = tower(vision, "siglip_vision_model")
-        # the projector is one matrix without bias and an RMS norm of the tower's width
-        width = vision.integer("hidden_size", 768)
-        projector = FrozenBlock(
-            "projector", width * text.integer("hidden_size") + width, "tower width to hidden, and a norm"
-        )
+        tokens = keys.integer("mm_tokens_per_image", 256)
+        patches = block.patch.patches
+        if patches % tokens:
+            keys.fault("mm_tokens_per_image", f"is {tokens}", f"an image has {patches} patches", "a divisor of them")
+        # average pooling of patches, an RMS norm of the tower's width, one matrix without bias
+        hidden = text.integer("hidden_size")
+        matrix = Weight("projection", block.hidden, hidden, "column")
+        block = projected(block, (matrix,), merged=max(patches // tokens, 1), other=block.hidden)
         tied = keys.flag("tie_word_embeddings", True)
-        return _build(text, 3, tied=tied, frozen=(block, projector))
+        return _build(text, 3, tied=tied, vision=block)

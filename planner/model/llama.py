@@ -8,7 +8,7 @@ sliding_window is null; head_dim is hidden/heads; no biases; untied head.
 from __future__ import annotations
 
 from planner.model.base import REQUIRED, ConfigKeys, Importer
-from planner.model.spec import Attention, DecoderLayer, FrozenBlock, Mlp, ModelSpec
+from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec, VisionTower
 
 CLASS_DEFAULTS = {
     "hidden_size": 4096,
@@ -26,7 +26,7 @@ def build_llama(
     *,
     defaults: dict[str, int] | None = None,
     tied: bool | None = None,
-    frozen_blocks: tuple[FrozenBlock, ...] = (),
+    vision: VisionTower | None = None,
     notes: tuple[str, ...] = (),
 ) -> ModelSpec:
     """The spec of a config with Llama's keys.
@@ -38,7 +38,7 @@ def build_llama(
         Values of shape keys that may be absent (`CLASS_DEFAULTS` for a nested text_config).
     tied : bool, optional
         Overrides tie_word_embeddings (an outer config decides for a nested one).
-    frozen_blocks, notes
+    vision, notes
         Passed to the spec.
     """
     fill = defaults or {}
@@ -68,7 +68,7 @@ def build_llama(
         tied_embeddings=tie if tied is None else tied,
         max_positions=positions,
         rope_theta=theta,
-        frozen_blocks=frozen_blocks,
+        vision=vision,
         source=keys.source,
         notes=notes,
     )

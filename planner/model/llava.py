@@ -1,4 +1,4 @@
-"""LLaVA: a Llama text model behind a CLIP tower and a two-layer projector, both frozen here.
+"""LLaVA: a Llama text model behind a CLIP tower and a two-layer projector.
 
 The text_config is read through `LlamaConfig`, whose defaults (transformers 5.24.0) fill the keys
 that published LLaVA configs leave out; a missing text_config is all of them. The projector has
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from planner.model.base import ConfigKeys, Importer
 from planner.model.llama import CLASS_DEFAULTS, build_llama
-from planner.model.spec import FrozenBlock, ModelSpec
-from planner.model.vision import tower
+from planner.model.spec import ModelSpec, Weight
+from planner.model.vision import projected, tower
 
 
 class Llava(Importer):
@@ -25,15 +25,13 @@ class Llava(Importer):
         if kind != "llama":
             text.fault("model_type", f"is {kind!r}", "the text model of a LLaVA is read as a Llama", "llama")
         block = tower(vision, "clip_vision_model")
-        width = vision.integer("hidden_size", 768)
         hidden = text.integer("hidden_size", CLASS_DEFAULTS["hidden_size"])
-        bias = 1 if keys.flag("multimodal_projector_bias", True) else 0
+        bias = keys.flag("multimodal_projector_bias", True)
         layers = keys.config.get("vision_feature_layer")
         features = len(layers) if isinstance(layers, list) and layers else 1
-        projector = FrozenBlock(
-            "projector",
-            features * width * hidden + bias * hidden + hidden * hidden + bias * hidden,
-            "tower width to hidden to hidden",
+        matrices = (
+            Weight("linear_1", features * block.hidden, hidden, "column", bias),
+            Weight("linear_2", hidden, hidden, "row", bias),
         )
         filled = [key for key in CLASS_DEFAULTS if not text.given(key)]
         notes = (f"text_config leaves {', '.join(filled)} to the defaults of LlamaConfig",) if filled else ()
@@ -41,6 +39,6 @@ class Llava(Importer):
             text,
             defaults=CLASS_DEFAULTS,
             tied=keys.flag("tie_word_embeddings", False),
-            frozen_blocks=(block, projector),
+            vision=projected(block, matrices),
             notes=notes,
         )

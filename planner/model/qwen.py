@@ -9,10 +9,10 @@ in all (Qwen3-MoE). A layer is MoE unless listed in mlp_only_layers, every decod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.model.base import ConfigKeys, Importer
-from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec, Moe
+from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec, Moe, VisionTower
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +151,12 @@ class Qwen3Moe(Importer):
 
     def build(self, keys: ConfigKeys) -> ModelSpec:
         """See `Importer.build`."""
+        return self.text(keys, "qwen3_moe")
+
+    def text(
+        self, keys: ConfigKeys, family: str, *, tied: bool | None = None, vision: VisionTower | None = None
+    ) -> ModelSpec:
+        """The text model; with `vision` in front, and `tied` by the outer config, where it is nested in another."""
         base = _read_base(keys, 4, None)
         experts, top_k, width, sparse = _read_moe(keys, base)
         bias = keys.flag("attention_bias", False)
@@ -160,4 +166,5 @@ class Qwen3Moe(Importer):
         )
         moe, dense = Moe(experts, top_k, width, activation=base.activation), Mlp(base.ffn, activation=base.activation)
         layers = tuple(DecoderLayer(attention, moe if is_moe else dense) for is_moe in sparse)
-        return _spec(keys, "qwen3_moe", base, layers)
+        spec = _spec(keys, family, base, layers)
+        return replace(spec, vision=vision, tied_embeddings=base.tied if tied is None else tied)

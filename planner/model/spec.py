@@ -1,4 +1,4 @@
-"""`ModelSpec`: a decoder model as a list of typed layers.
+"""`ModelSpec`: a model as a list of typed layers.
 
 Each block lists its weights once (`Weight`, `Vector`). Parameter counts, memory shards and
 the GEMMs of the cost model are all read from that list, so they cannot disagree.
@@ -6,289 +6,37 @@ the GEMMs of the cost model are all read from that list, so they cannot disagree
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-Shard = Literal["column", "row", "replicated"]
+from planner.model.attention import Attention, LatentAttention
+from planner.model.ends import FrozenBlock, PatchEmbedding
+from planner.model.feedforward import Mlp, Moe
+from planner.model.recurrent import DeltaNet, Mamba1, Mamba2, Recurrent
+from planner.model.tower import VisionTower
+from planner.model.weights import Parameter, Shard, Vector, Weight, count
+
+__all__ = [
+    "AnyAttention", "Attention", "DecoderLayer", "DeltaNet", "FrozenBlock", "LatentAttention", "Mamba1", "Mamba2",
+    "Mixer", "Mlp", "ModelSpec", "Moe", "NormKind", "Parameter", "PatchEmbedding", "Recurrent", "Shard", "Vector",
+    "VisionTower", "Weight", "count",
+]  # fmt: skip
+
 NormKind = Literal["rms", "layer"]
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """A matrix applied as ``y = x @ W (+ b)``.
-
-    Attributes
-    ----------
-    name : str
-        Role inside the block (``"q"``, ``"down"``).
-    n_in, n_out : int
-        Features in and out of the whole (unsharded) matrix.
-    shard : {'column', 'row', 'replicated'}
-        Tensor-parallel split: of the output, of the input, or none.
-    bias : bool
-        Whether a bias of `n_out` elements belongs to it. It is sharded with a column
-        split and replicated with a row split.
-    copies : int
-        How many equal matrices (experts).
-    expert : bool
-        Routed-expert weight: sharded over ep and etp instead of tp.
-    fused_with : str
-        Name under which adjacent weights run as one GEMM (``"qkv"``); empty for its own.
-    min_out : int
-        Smallest column share: a tp degree that would cut below it copies the share instead
-        (key-value heads when tp exceeds their number).
-    """
-
-    name: str
-    n_in: int
-    n_out: int
-    shard: Shard
-    bias: bool = False
-    copies: int = 1
-    expert: bool = False
-    fused_with: str = ""
-    min_out: int = 1
-
-    @property
-    def parameters(self) -> int:
-        """Elements of all copies, biases included."""
-        return self.copies * (self.n_in * self.n_out + (self.n_out if self.bias else 0))
-
-
-@dataclass(frozen=True, slots=True)
-class Vector:
-    """A parameter that is no GEMM operand: norm weights, sinks, router corrections.
-
-    `size` elements; `shard` as in `Weight` (vectors are replicated over tp unless the
-    activation that they act on is split).
-    """
-
-    name: str
-    size: int
-    shard: Shard = "replicated"
-
-    @property
-    def parameters(self) -> int:
-        """Elements."""
-        return self.size
-
-
-Parameter = Weight | Vector
-
-
-def count(parameters: Iterable[Parameter]) -> int:
-    """Elements of all the given parameters."""
-    return sum(p.parameters for p in parameters)
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Softmax attention with shared or grouped KV heads.
-
-    Attributes
-    ----------
-    n_heads, n_kv_heads, head_dim : int
-    qkv_bias, out_bias : bool
-    qk_norm : {None, 'head', 'full'}
-        RMS norm of q and k: one weight of `head_dim` each, or one over all heads.
-    window : int or None
-        Tokens each query sees in a sliding-window layer; None is full attention.
-    softcap : bool
-        Tanh soft-capping of the scores (no fused training kernel in older stacks).
-    """
-
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qk_norm: Literal["head", "full"] | None = None
-    window: int | None = None
-    softcap: bool = False
-
-    @property
-    def qk_dim(self) -> int:
-        """Features of one query or key head."""
-        return self.head_dim
-
-    @property
-    def v_dim(self) -> int:
-        """Features of one value head."""
-        return self.head_dim
-
-    def parameters(self, hidden: int) -> tuple[Parameter, ...]:
-        """Weights and vectors for a residual width of `hidden`."""
-        q, kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        found: list[Parameter] = [
-            Weight("q", hidden, q, "column", self.qkv_bias, fused_with="qkv"),
-            Weight("k", hidden, kv, "column", self.qkv_bias, fused_with="qkv", min_out=self.head_dim),
-            Weight("v", hidden, kv, "column", self.qkv_bias, fused_with="qkv", min_out=self.head_dim),
-            Weight("o", q, hidden, "row", self.out_bias),
-        ]
-        if self.qk_norm == "head":
-            found += [Vector("q_norm", self.head_dim), Vector("k_norm", self.head_dim)]
-        elif self.qk_norm == "full":
-            found += [Vector("q_norm", q, "column"), Vector("k_norm", kv, "column")]
-        return tuple(found)
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (MLA): low-rank q and kv with a decoupled rotary part.
-
-    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1.
-    """
-
-    n_heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_head_dim: int
-    qkv_bias: bool = False
-    window: int | None = None
-    softcap: bool = False
-
-    @property
-    def n_kv_heads(self) -> int:
-        """Each query head has its own expanded key and value in training."""
-        return self.n_heads
-
-    @property
-    def qk_dim(self) -> int:
-        """Features of one query or key head."""
-        return self.nope_dim + self.rope_dim
-
-    @property
-    def v_dim(self) -> int:
-        """Features of one value head."""
-        return self.v_head_dim
-
-    def parameters(self, hidden: int) -> tuple[Parameter, ...]:
-        """Weights and vectors for a residual width of `hidden`."""
-        q_out = self.n_heads * self.qk_dim
-        kv_out = self.n_heads * (self.nope_dim + self.v_head_dim)
-        if self.q_lora_rank is None:
-            query: tuple[Parameter, ...] = (Weight("q", hidden, q_out, "column"),)
-        else:
-            query = (
-                Weight("q_a", hidden, self.q_lora_rank, "replicated", self.qkv_bias),
-                Vector("q_a_norm", self.q_lora_rank),
-                Weight("q_b", self.q_lora_rank, q_out, "column"),
-            )
-        return (
-            *query,
-            Weight("kv_a", hidden, self.kv_lora_rank + self.rope_dim, "replicated", self.qkv_bias),
-            Vector("kv_a_norm", self.kv_lora_rank),
-            Weight("kv_b", self.kv_lora_rank, kv_out, "column"),
-            Weight("o", self.n_heads * self.v_head_dim, hidden, "row", self.qkv_bias),
-        )
-
-
 AnyAttention = Attention | LatentAttention
-
-
-@dataclass(frozen=True, slots=True)
-class Mlp:
-    """Feed-forward block: up (and gate) of `ffn_hidden`, then down."""
-
-    ffn_hidden: int
-    gated: bool = True
-    bias: bool = False
-    activation: str = "silu"
-
-    def parameters(self, hidden: int) -> tuple[Parameter, ...]:
-        """Weights for a residual width of `hidden`."""
-        gate: tuple[Parameter, ...] = ()
-        if self.gated:
-            gate = (Weight("gate", hidden, self.ffn_hidden, "column", self.bias, fused_with="gate_up"),)
-        return (
-            *gate,
-            Weight("up", hidden, self.ffn_hidden, "column", self.bias, fused_with="gate_up" if self.gated else ""),
-            Weight("down", self.ffn_hidden, hidden, "row", self.bias),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Moe:
-    """Mixture of experts: `top_k` of `n_experts` routed, and shared experts beside them.
-
-    Attributes
-    ----------
-    ffn_hidden : int
-        Intermediate width of one routed expert.
-    shared_ffn_hidden : int
-        Total width of the shared experts; 0 for none.
-    shared_gate : bool
-        Whether a learned scalar gate (hidden -> 1) scales the shared output.
-    score_correction : bool
-        Whether the router has a learned bias per expert (auxiliary-loss-free balancing).
-    """
-
-    n_experts: int
-    top_k: int
-    ffn_hidden: int
-    gated: bool = True
-    bias: bool = False
-    activation: str = "silu"
-    shared_ffn_hidden: int = 0
-    shared_gate: bool = False
-    score_correction: bool = False
-
-    def parameters(self, hidden: int) -> tuple[Parameter, ...]:
-        """Weights and vectors for a residual width of `hidden`."""
-        found: list[Parameter] = [Weight("router", hidden, self.n_experts, "replicated")]
-        if self.score_correction:
-            found.append(Vector("score_correction", self.n_experts))
-        if self.gated:
-            found.append(
-                Weight(
-                    "expert_gate", hidden, self.ffn_hidden, "column", self.bias, self.n_experts, True, "expert_gate_up"
-                )
-            )
-        found.append(
-            Weight(
-                "expert_up",
-                hidden,
-                self.ffn_hidden,
-                "column",
-                self.bias,
-                self.n_experts,
-                True,
-                "expert_gate_up" if self.gated else "",
-            )
-        )
-        found.append(Weight("expert_down", self.ffn_hidden, hidden, "row", self.bias, self.n_experts, True))
-        if self.shared_ffn_hidden:
-            if self.gated:
-                found.append(
-                    Weight(
-                        "shared_gate", hidden, self.shared_ffn_hidden, "column", self.bias, fused_with="shared_gate_up"
-                    )
-                )
-            found.append(
-                Weight(
-                    "shared_up",
-                    hidden,
-                    self.shared_ffn_hidden,
-                    "column",
-                    self.bias,
-                    fused_with="shared_gate_up" if self.gated else "",
-                )
-            )
-            found.append(Weight("shared_down", self.shared_ffn_hidden, hidden, "row", self.bias))
-            if self.shared_gate:
-                found.append(Weight("shared_expert_gate", hidden, 1, "replicated"))
-        return tuple(found)
+Mixer = Attention | LatentAttention | Mamba1 | Mamba2 | DeltaNet
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One transformer block.
+    """One block: a sequence mixer, a feed-forward part, or both.
 
     Attributes
     ----------
+    attention : Mixer or None
+        Softmax attention or a recurrent mixer; None where the block is a feed-forward part alone.
+    ffn : Mlp, Moe or None
+        None where the block is a mixer alone.
     n_norms : int
         Norms of the residual width in the block (2; 4 with post-norms; 1 when attention
         and feed-forward run in parallel behind one norm).
@@ -298,13 +46,23 @@ class DecoderLayer:
         A precision recipe leaves this layer in the compute dtype (`planner.precision.with_plain_ends`).
     """
 
-    attention: AnyAttention
-    ffn: Mlp | Moe
+    attention: Mixer | None
+    ffn: Mlp | Moe | None
     norm: NormKind = "rms"
     norm_bias: bool = False
     n_norms: int = 2
     parallel: bool = False
     high_precision: bool = False
+
+    @property
+    def softmax(self) -> AnyAttention | None:
+        """The mixer where it is softmax attention."""
+        return self.attention if isinstance(self.attention, Attention | LatentAttention) else None
+
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """The mixer where it has a recurrent state."""
+        return self.attention if isinstance(self.attention, Mamba1 | Mamba2 | DeltaNet) else None
 
     @property
     def is_moe(self) -> bool:
@@ -318,16 +76,9 @@ class DecoderLayer:
 
     def parameters(self, hidden: int) -> tuple[Parameter, ...]:
         """Every weight and vector of the block."""
-        return (*self.attention.parameters(hidden), *self.ffn.parameters(hidden), *self.norm_vectors(hidden))
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenBlock:
-    """A part that is loaded but not trained or sharded by the plan (a vision tower)."""
-
-    name: str
-    parameters: int
-    note: str = ""
+        mixer = self.attention.parameters(hidden) if self.attention else ()
+        feed = self.ffn.parameters(hidden) if self.ffn else ()
+        return (*mixer, *feed, *self.norm_vectors(hidden))
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +88,7 @@ class ModelSpec:
     Attributes
     ----------
     hidden, vocab : int
-        Residual width; rows of the embedding.
+        Residual width; rows of the embedding (0 where patches of an image come in).
     learned_positions : int
         Rows of a learned position table (0 with rotary positions).
     tied_embeddings : bool
@@ -348,6 +99,18 @@ class ModelSpec:
         Multi-token-prediction layers, reported apart and not in `parameters`.
     rotary_fraction : float
         Share of each head that is rotated (Phi: 0.4).
+    patches : PatchEmbedding or None
+        What comes in instead of tokens (ViT).
+    n_classes : int
+        Outputs of a classifier on the first token, in place of a language-model head; 0 for none.
+    embedding_norm, final_norm : bool
+        A norm behind the embedding (BLOOM, BERT); one before the head.
+    segments : int
+        Rows of a table of segment embeddings (BERT: 2).
+    head_transform : bool
+        A dense layer, activation and layer norm before the head's matrix (BERT's masked-language-model head).
+    vision : VisionTower or None
+        Tower and projector of a multimodal model; their tokens take part of the sequence.
     source : str
         Where the facts come from.
     """
@@ -367,7 +130,13 @@ class ModelSpec:
     rope_theta: float = 10000.0
     rotary_fraction: float = 1.0
     embedding_scale: bool = False
-    frozen_blocks: tuple[FrozenBlock, ...] = ()
+    patches: PatchEmbedding | None = None
+    n_classes: int = 0
+    embedding_norm: bool = False
+    final_norm: bool = True
+    segments: int = 0
+    head_transform: bool = False
+    vision: VisionTower | None = None
     mtp_layers: tuple[DecoderLayer, ...] = ()
     source: str = ""
     notes: tuple[str, ...] = field(default=())
@@ -381,21 +150,40 @@ class ModelSpec:
         """Decoder layers."""
         return len(self.layers)
 
+    def tensor_counts(self) -> tuple[int, ...]:
+        """Numbers of heads and groups that a tensor-parallel degree divides; the width where there are none."""
+        found: set[int] = set()
+        for layer in self.layer_kinds():
+            found |= {layer.softmax.n_heads} if layer.softmax else set()
+            found |= set(layer.recurrent.split) if layer.recurrent else set()
+        return tuple(sorted(found)) or (self.hidden,)
+
     def layer_kinds(self) -> tuple[DecoderLayer, ...]:
         """The distinct layers, in order of first appearance."""
         return tuple(dict.fromkeys(self.layers))
 
+    @property
+    def norm_width(self) -> int:
+        """Elements of a norm over the residual width."""
+        return self.hidden * (2 if self.norm_bias else 1)
+
     def embedding_parameters(self) -> tuple[Parameter, ...]:
-        """Token table (split by vocabulary over tp) and learned positions."""
-        table = Weight("embedding", self.vocab, self.hidden, "row")
-        if self.learned_positions:
-            return (table, Vector("positions", self.learned_positions * self.hidden))
-        return (table,)
+        """Token table (split by vocabulary over tp) or patches, positions, segments and the norm behind them."""
+        norm: tuple[Parameter, ...] = (Vector("embedding_norm", self.norm_width),) if self.embedding_norm else ()
+        if self.patches is not None:
+            return (*self.patches.parameters(self.hidden), *norm)
+        found: list[Parameter] = [Weight("embedding", self.vocab, self.hidden, "row")]
+        rows = self.learned_positions + self.segments
+        return (*found, *((Vector("positions", rows * self.hidden),) if rows else ()), *norm)
 
     def head_parameters(self) -> tuple[Parameter, ...]:
         """Final norm and output projection; a tied head adds no matrix of its own here."""
-        width = self.hidden * (2 if self.norm_bias else 1)
-        found: list[Parameter] = [Vector("final_norm", width)]
+        found: list[Parameter] = [Vector("final_norm", self.norm_width)] if self.final_norm else []
+        if self.n_classes:
+            return (*found, Weight("classifier", self.hidden, self.n_classes, "replicated", True))
+        if self.head_transform:
+            found += [Weight("transform", self.hidden, self.hidden, "replicated", True)]
+            found += [Vector("transform_norm", self.norm_width)]
         if not self.tied_embeddings:
             found.append(Weight("head", self.hidden, self.vocab, "column", self.head_bias))
         elif self.head_bias:
@@ -403,9 +191,44 @@ class ModelSpec:
         return tuple(found)
 
     @property
+    def frozen_blocks(self) -> tuple[FrozenBlock, ...]:
+        """Vision tower and projector with their sizes."""
+        return self.vision.blocks() if self.vision else ()
+
+    @property
     def frozen_parameters(self) -> int:
-        """Parameters of the frozen blocks."""
+        """Parameters of the vision tower and projector."""
         return sum(block.parameters for block in self.frozen_blocks)
+
+    def mtp_used(self, depth: int) -> tuple[DecoderLayer, ...]:
+        """The layers of `depth` multi-token-prediction steps.
+
+        The config's own, then more of the last kind: Megatron-Core (``--mtp-num-layers``) builds each like the
+        decoder's last layer.
+        """
+        own = self.mtp_layers[:depth]
+        return own + ((self.mtp_layers or self.layers)[-1],) * (depth - len(own))
+
+    def kv_bytes_per_token(self, width: float = 2.0) -> float:
+        """Bytes that a key-value cache of all attention layers keeps of a token, no window applied."""
+        return width * sum(layer.softmax.kv_elements for layer in self.layers if layer.softmax)
+
+    def kv_bytes(self, tokens: int, width: float = 2.0, state_width: float = 4.0) -> float:
+        """Bytes of one sequence's cache after `tokens`: windows keep their width, recurrent layers their state.
+
+        Parameters
+        ----------
+        width, state_width : float
+            Bytes of an element of keys and values, and of a recurrent state.
+        """
+        total = 0.0
+        for layer in self.layers:
+            if layer.softmax is not None:
+                kept = min([tokens, *(w for w in (layer.softmax.window, layer.softmax.chunk) if w)])
+                total += width * layer.softmax.kv_elements * kept
+            elif layer.recurrent is not None:
+                total += state_width * layer.recurrent.state_elements
+        return total
 
     @property
     def mtp_parameters(self) -> int:

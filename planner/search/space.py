@@ -92,7 +92,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
     etp 1; every ZeRO stage of the framework; mbs: powers of two up to 16.
     """
     world = cluster.n_ranks
-    heads = min(layer.attention.n_heads for layer in model.layers)
+    heads = min(model.tensor_counts())
     experts = [layer.ffn.n_experts for layer in model.layers if isinstance(layer.ffn, Moe)]
     powers = tuple(2**i for i in range(MAX_MBS.bit_length()))
     defaults: dict[str, tuple[int, ...]] = {

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.model.spec import DecoderLayer, LatentAttention, Weight
+from planner.model.spec import AnyAttention, LatentAttention, Weight
 from planner.workload.context import Shapes
 from planner.workload.op import Op, Phase, Rerun
 
 FloatArray = NDArray[np.float64]
 
 
-def attention_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray]:
+def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray]:
     """Ops of one attention part, and the bytes it saves for backward.
 
     Returns
@@ -25,89 +25,91 @@ def attention_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray,
     saved_core : ndarray
         Bytes of the core (scores, masks, outputs that selective recomputation drops).
     """
-    ops = projection_ops(layer, s)
-    core, saved_core = core_ops(layer, s)
-    out = next(w for w in _weights(layer, s) if w.name == "o")
+    ops = projection_ops(a, s)
+    core, saved_core = core_ops(a, s)
+    out = next(w for w in _weights(a, s) if w.name == "o")
     ops += core
+    if a.gated:
+        gated = s.width * s.tokens * a.n_heads / s.tp * a.v_dim
+        ops.append(s.memory("attention.gate", "forward", 3.0 * gated))
+        ops.append(s.memory("attention.gate.grad", "backward_input", 5.0 * gated))
     ops += s.linear("attention.o", s.tokens, s.local_in(out), s.local_out(out))
     ops += s.leave_tp("attention.o")
-    ops += s_context_parallel(layer, s)
-    return ops, saved_projections(layer, s), saved_core
+    ops += s_context_parallel(a, s)
+    return ops, saved_projections(a, s), saved_core
 
 
-def _weights(layer: DecoderLayer, s: Shapes) -> list[Weight]:
-    return [w for w in layer.attention.parameters(s.model.hidden) if isinstance(w, Weight)]
+def _weights(a: AnyAttention, s: Shapes) -> list[Weight]:
+    return [w for w in a.parameters(s.model.hidden) if isinstance(w, Weight)]
 
 
-def projection_ops(layer: DecoderLayer, s: Shapes) -> list[Op]:
+def projection_ops(a: AnyAttention, s: Shapes) -> list[Op]:
     """Query, key and value projections, grouped as the kernels run them, and the rotary op."""
-    ops = _entrance(layer, s)
+    ops = _entrance(a, s)
     groups: dict[str, list[Weight]] = {}
-    for w in _weights(layer, s):
+    for w in _weights(a, s):
         if w.name != "o":
             groups.setdefault(w.fused_with or w.name, []).append(w)
     for name, members in groups.items():
         n_out = np.asarray(sum(s.local_out(w) for w in members))
         rows = s.tokens_sp if members[0].shard == "replicated" else s.tokens
         ops += s.linear(f"attention.{name}", rows, s.local_in(members[0]), n_out, after_norm=True)
-    rotated = _qk_bytes(layer, s) * s.model.rotary_fraction
-    if not s.model.learned_positions:
+    rotated = _qk_bytes(a, s) * s.model.rotary_fraction
+    if a.rotary and not s.model.learned_positions:
         kernels = 2.0 if s.preset.fused_elementwise else 8.0
         passes = 2.0 if s.preset.fused_elementwise else 5.0
         ops.append(s.memory("attention.rotary", "forward", passes * rotated, kernels=kernels))
         ops.append(s.memory("attention.rotary.grad", "backward_input", passes * rotated, kernels=kernels))
-    if getattr(layer.attention, "qk_norm", None):
-        ops.append(s.memory("attention.qk_norm", "forward", 2.0 * _qk_bytes(layer, s), kernels=2.0))
-        ops.append(s.memory("attention.qk_norm.grad", "backward_input", 3.0 * _qk_bytes(layer, s), kernels=2.0))
+    if getattr(a, "qk_norm", None):
+        ops.append(s.memory("attention.qk_norm", "forward", 2.0 * _qk_bytes(a, s), kernels=2.0))
+        ops.append(s.memory("attention.qk_norm.grad", "backward_input", 3.0 * _qk_bytes(a, s), kernels=2.0))
     return ops
 
 
-def _entrance(layer: DecoderLayer, s: Shapes) -> list[Op]:
+def _entrance(a: AnyAttention, s: Shapes) -> list[Op]:
     """Collectives before the column-split projections.
 
     Latent attention splits its up-projections only, so what enters is the latents (and the
     rotary key), which every tp rank has computed from its own rows.
     """
-    a = layer.attention
     if not isinstance(a, LatentAttention):
         return s.enter_tp("attention.qkv")
     entering = (a.q_lora_rank or s.model.hidden) + a.kv_lora_rank + a.rope_dim
     return s.enter_tp("attention.latent", "attention.kv_b", entering)
 
 
-def _qk_bytes(layer: DecoderLayer, s: Shapes) -> FloatArray:
-    a = layer.attention
+def _qk_bytes(a: AnyAttention, s: Shapes) -> FloatArray:
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     return np.asarray(s.width * s.tokens * a.qk_dim * (a.n_heads / s.tp + kv_heads))
 
 
-def core_ops(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
+def core_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray]:
     """Scores, softmax and weighted values, fused or not, and the bytes they save.
 
     Unfused attention (Megatron before FlashAttention) materialises b·a/tp·s·s scores: softmax
     output and dropout output in the compute dtype and a one-byte mask are saved, the
     5·a·s/h term of arXiv 2205.05198, equation 1.
     """
-    a = layer.attention
     heads = np.asarray(a.n_heads / s.tp)
     if s.preset.attention in ("flash", "sdpa-cpu"):
-        return _fused_core(layer, s, heads), np.asarray(4.0 * s.tokens * heads)
-    return _unfused_core(layer, s, heads)
+        return _fused_core(a, s, heads), np.asarray(4.0 * s.tokens * heads)
+    return _unfused_core(a, s, heads)
 
 
-def _fused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> list[Op]:
+def _fused_core(a: AnyAttention, s: Shapes, heads: FloatArray) -> list[Op]:
     """One kernel forward, one backward; it saves the softmax statistics of each row.
 
     Context parallelism deals 2·cp chunks so that each rank has one from either end of the
     sequence (Llama 3, arXiv 2407.21783, section 3.3.2): the first rank runs the first chunk over
     itself and the last one over all keys, seq²/(2·cp) pairs like every other rank.
     """
-    a = layer.attention
-    split = s.cp > 1
+    split = (s.cp > 1) & a.causal
     # Packed documents lie one after the other in the sequence; each is dealt over the cp ranks by itself.
-    whole = np.asarray(s.attended)
-    documents = s.seq_len / s.attended
-    chunk = np.where(split, s.attended / s.cp / 2.0, s.attended / s.cp)
+    # So do the chunks of a layer that attends within them.
+    attended = min(s.attended, float(a.chunk)) if a.chunk else s.attended
+    whole = np.asarray(attended)
+    documents = s.seq_len / attended
+    chunk = np.where(split, attended / s.cp / 2.0, attended / s.cp)
 
     def core(name: str, phase: Phase, keys: FloatArray, count: FloatArray) -> Op:
         dims = {
@@ -118,7 +120,7 @@ def _fused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> list[Op]:
             "n_kv_heads": np.maximum(a.n_kv_heads / s.tp, 1.0),
             "qk_dim": float(a.qk_dim),
             "v_dim": float(a.v_dim),
-            "causal": s.preset.skips_masked,
+            "causal": s.preset.skips_masked and a.causal,
             "window": a.window,
             "direction": "forward" if phase == "forward" else "backward",
         }
@@ -134,8 +136,7 @@ def _fused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> list[Op]:
     ]
 
 
-def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[list[Op], FloatArray]:
-    a = layer.attention
+def _unfused_core(a: AnyAttention, s: Shapes, heads: FloatArray) -> tuple[list[Op], FloatArray]:
     batch = np.asarray(s.sequences * heads)
     kv = float(s.seq_len)
     scores = np.asarray(batch * s.seq * kv)
@@ -154,10 +155,14 @@ def _unfused_core(layer: DecoderLayer, s: Shapes, heads: FloatArray) -> tuple[li
         product("attention.scores.dgrad", "backward_input", s.seq, float(a.qk_dim), kv),
         product("attention.scores.kv_grad", "backward_input", kv, float(a.qk_dim), s.seq),
     ]
+    if a.softcap:  # tanh(x / cap) * cap: three elementwise kernels, which no fused softmax does
+        ops.append(s.memory("attention.softcap", "forward", 6.0 * w * scores, kernels=3.0, rerun="selective"))
+        ops.append(s.memory("attention.softcap.grad", "backward_input", 7.0 * w * scores, kernels=3.0))
     if drop:
         ops.append(s.memory("attention.dropout", "forward", (2.0 * w + 1.0) * scores, rerun="selective"))
         ops.append(s.memory("attention.dropout.grad", "backward_input", (2.0 * w + 1.0) * scores))
-    saved = scores * (w + ((w + 1.0) if drop else 0.0))
+    # softmax output; of a cap tanh's output, which is what the softmax read; dropout's output and its mask
+    saved = scores * (w + (w if a.softcap else 0.0) + ((w + 1.0) if drop else 0.0))
     return ops, np.asarray(saved)
 
 
@@ -192,12 +197,11 @@ def _softmax_ops(s: Shapes, batch: FloatArray, scores: FloatArray, keys: float) 
     ]
 
 
-def saved_projections(layer: DecoderLayer, s: Shapes) -> FloatArray:
+def saved_projections(a: AnyAttention, s: Shapes) -> FloatArray:
     """Bytes saved by the projections: their input, q, k, v, and the input of the output projection.
 
     The fused core keeps its output, which is the input of the output projection, anyway.
     """
-    a = layer.attention
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     qkv = s.tokens * (a.n_heads / s.tp * a.qk_dim + kv_heads * (a.qk_dim + a.v_dim))
     fused = s.preset.attention in ("flash", "sdpa-cpu")
@@ -210,17 +214,17 @@ def saved_projections(layer: DecoderLayer, s: Shapes) -> FloatArray:
     if isinstance(a, LatentAttention):  # norms keep their inputs, the up-projections their own
         ranks = float((a.q_lora_rank or 0) + a.kv_lora_rank)
         latent = s.width * s.tokens_sp * ranks + s.keeps_input("attention.kv_b", s.tokens_sp, ranks)
+    gated = 2.0 * s.tokens * width if a.gated else 0.0  # the gate, and the core's output before it
     entering = s.keeps_input("attention.qkv", s.tokens_saved, float(s.model.hidden))
-    return np.asarray(s.width * (qkv + normed) + entering + out + latent)
+    return np.asarray(s.width * (qkv + normed + gated) + entering + out + latent)
 
 
-def s_context_parallel(layer: DecoderLayer, s: Shapes) -> list[Op]:
+def s_context_parallel(a: AnyAttention, s: Shapes) -> list[Op]:
     """Key-value exchange of context parallelism: an all-gather of k and v over the cp group.
 
     Forward gathers k and v; backward gathers them again and reduce-scatters their gradients
     (the all-gather variant of Megatron-Core's context parallelism).
     """
-    a = layer.attention
     kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
     nbytes = np.asarray(s.width * s.tokens * s.cp * kv_heads * (a.qk_dim + a.v_dim))
     count = np.where(s.cp > 1, 1.0, 0.0)

@@ -241,7 +241,7 @@ class Shapes:
         if self.lora is None:
             return False
         block, _, role = name.rpartition(".")
-        if block == "attention":
+        if block in ("attention", "mixer"):
             return ("o" if role == "o" else "qkv") in self.lora.modules
         return block in ("mlp", "moe.shared") and role in self.lora.modules
 

@@ -18,6 +18,7 @@ from planner.workload.dense import mlp_ops
 from planner.workload.moe import moe_ops
 from planner.workload.op import Block, Op
 from planner.workload.split import layer_inputs, output_gradients
+from planner.workload.state_space import mixer_ops
 
 FloatArray = NDArray[np.float64]
 
@@ -75,33 +76,59 @@ def _residual_ops(name: str, s: Shapes) -> list[Op]:
     ]
 
 
+def _mixer(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray]:
+    """Ops of a layer's mixer, bytes saved besides its core, and those of the core; nothing where it has none."""
+    if layer.softmax is not None:
+        ops, saved, core = attention_ops(layer.softmax, s)
+    elif layer.recurrent is not None:
+        (ops, saved), core = mixer_ops(layer.recurrent, s), np.zeros(())
+    else:
+        return [], np.zeros(()), np.zeros(())
+    return [*ops, *_residual_ops("attention.residual", s)], saved, core
+
+
+def _feed(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
+    """Ops of a layer's feed-forward part and the bytes it saves; nothing where it has none."""
+    if layer.ffn is None:
+        return [], np.zeros(())
+    ops, saved = moe_ops(layer.ffn, s) if isinstance(layer.ffn, Moe) else mlp_ops(layer.ffn, s)
+    return [*ops, *_residual_ops("ffn.residual", s)], saved
+
+
 def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     s = s.within(layer)
-    attention, saved_attention, saved_core = attention_ops(layer, s)
-    feed, saved_feed = moe_ops(layer.ffn, s) if isinstance(layer.ffn, Moe) else mlp_ops(layer.ffn, s)
+    mixer, saved_attention, saved_core = _mixer(layer, s)
+    feed, saved_feed = _feed(layer, s)
     ops: list[Op] = []
     for i in range(layer.n_norms):
         ops += _norm_ops(f"norm_{i}", s)
-    ops += attention
-    ops += _residual_ops("attention.residual", s)
-    ops += feed
-    ops += _residual_ops("ffn.residual", s)
+    ops += [*mixer, *feed]
     row = s.tokens_sp * s.model.hidden
-    masks = 2.0 * row if s.preset.dropout else 0.0
+    parts = (layer.attention is not None) + (layer.ffn is not None)
+    masks = parts * row if s.preset.dropout else 0.0
     shared_input = np.zeros(())
-    if layer.parallel:  # both branches read one normalised tensor
+    if layer.parallel and layer.n_norms == 1:  # both branches read one normalised tensor
         hidden = float(s.model.hidden)
         branches = (s.keeps_input(name, s.tokens_sp, hidden) for name in ("attention.qkv", "mlp.up"))
         shared_input = np.minimum(*branches)
     outside = saved_attention + saved_feed + row * s.width * layer.n_norms + masks - shared_input
     return Block(
-        name=("moe" if layer.is_moe else "dense") + (f"_{index}" if index else ""),
+        name=_name(layer) + (f"_{index}" if index else ""),
         ops=tuple(ops),
         saved_bytes=np.asarray(outside + saved_core),
         saved_selective_bytes=np.asarray(outside),
         saved_full_bytes=np.asarray(row * s.width),
         weight_bytes=_waiting(layer, outside, saved_core, ops, s),
     )
+
+
+def _name(layer: DecoderLayer) -> str:
+    """What a layer is, in a word: of its feed-forward part, or of a mixer that is no attention or stands alone."""
+    if layer.is_moe:
+        return "moe" if layer.recurrent is None else "recurrent_moe"
+    if layer.recurrent is not None:
+        return "recurrent"
+    return "dense" if layer.ffn is not None else ("attention" if layer.attention is not None else "empty")
 
 
 def _waiting(layer: DecoderLayer, outside: FloatArray, core: FloatArray, ops: list[Op], s: Shapes) -> FloatArray:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.model.spec import DecoderLayer, LatentAttention, Moe
+from planner.model.spec import DecoderLayer, LatentAttention, Mamba1, Moe
 from planner.workload.context import Shapes
 from planner.workload.moe import expert_rows
 from planner.workload.op import Op
@@ -34,14 +34,31 @@ def output_gradients(ops: Iterable[Op], s: Shapes) -> FloatArray:
 
 def layer_inputs(layer: DecoderLayer, s: Shapes) -> FloatArray:
     """Bytes of the inputs of a layer's matrices, each tensor once."""
-    a, ffn = layer.attention, layer.ffn
     hidden = float(s.model.hidden)
-    rows: FloatArray = np.asarray(s.tokens_saved * hidden + s.tokens * a.n_heads / s.tp * a.v_dim)
-    if isinstance(a, LatentAttention):
-        rows = rows + s.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
+    rows = _mixer_inputs(layer, s)
+    ffn = layer.ffn
+    if ffn is None:
+        return np.asarray(s.width * rows)
     if not isinstance(ffn, Moe):
         return np.asarray(s.width * (rows + s.tokens_saved * hidden + s.tokens * ffn.ffn_hidden / s.tp))
     rows = rows + s.tokens_sp * hidden + expert_rows(ffn, s).all * (hidden + ffn.ffn_hidden / s.etp)
     if ffn.shared_ffn_hidden:
         rows = rows + s.tokens * ffn.shared_ffn_hidden / s.tp
     return np.asarray(s.width * rows)
+
+
+def _mixer_inputs(layer: DecoderLayer, s: Shapes) -> FloatArray:
+    """Elements of the inputs of a mixer's matrices."""
+    hidden = s.tokens_saved * float(s.model.hidden)
+    if layer.recurrent is not None:
+        mixer = layer.recurrent
+        inner = s.tokens * mixer.d_inner / s.tp
+        small = inner + s.tokens * mixer.dt_rank if isinstance(mixer, Mamba1) else 0.0
+        return np.asarray(hidden + inner + small)
+    a = layer.softmax
+    if a is None:
+        return np.zeros(())
+    rows = np.asarray(hidden + s.tokens * a.n_heads / s.tp * a.v_dim)
+    if isinstance(a, LatentAttention):
+        rows = np.asarray(rows + s.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank))
+    return rows

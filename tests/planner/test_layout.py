@@ -29,7 +29,7 @@ from planner.layout import (
 )
 from planner.layout.splits import megatron_split
 from planner.model.shape import from_shape
-from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec
+from planner.model.spec import Attention, DecoderLayer, Mamba1, Mamba2, Mlp, ModelSpec
 from planner.plan import Workload
 
 # 12 query and 4 key-value heads, feed-forward 96, 4 layers
@@ -51,6 +51,9 @@ MOE = from_shape(
 )
 # a dense width of 90, and a shared expert of 18
 NARROW = from_shape(name="narrow", layers=4, hidden=96, heads=12, ffn_hidden=90, vocab=8, seq_len=64)
+# one layer of Mamba-2 with 6 heads in 2 groups, and one of Mamba
+RECURRENT = ModelSpec("recurrent", "mamba2", 96, 128, (DecoderLayer(Mamba2(6, 32, 2, 16, 4), None, n_norms=1),) * 4)
+SCAN = ModelSpec("scan", "mamba", 96, 128, (DecoderLayer(Mamba1(192, 16, 4, 6), None, n_norms=1),) * 4)
 SHARED = from_shape(
     name="shared",
     layers=4,
@@ -162,6 +165,10 @@ CASES = (
     Case("precision-rows", Layout(cp=4), "multiple of 512", Layout(cp=2, dp=2), precise(4, "fp8-block", "adamw")),
     Case("optimizer-whole-matrices", Layout(dp=2, zero_stage=2), "zero_stage<=1", Layout(dp=2, zero_stage=1),
          precise(2, "bf16", "muon")),
+    Case("tp-recurrent", Layout(tp=4), "tp in 1, 2", Layout(tp=2, dp=2), on(4, RECURRENT)),
+    Case("cp-recurrent", Layout(cp=4), "cp=1", Layout(dp=4), on(4, SCAN)),
+    # 6 heads over tp 1 and cp 4
+    Case("cp-recurrent", Layout(cp=4), "cp in 1, 2, 3", Layout(cp=2, dp=2), on(4, RECURRENT)),
     Case("framework-zero-pipeline", Layout(pp=2, dp=2, zero_stage=2), "zero_stage<=1", Layout(pp=2, dp=2, zero_stage=1),
          on(4, framework="deepspeed")),
 )  # fmt: skip

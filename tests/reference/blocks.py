@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from hwmodels import kernels
-from planner.model.spec import DecoderLayer, LatentAttention, Mlp, Moe, Weight
+from planner.model.spec import DecoderLayer, LatentAttention, Mamba1, Mlp, Moe, Weight
+from tests.reference.mixers import mixer
 from tests.reference.ops import Parts, Rank
 
 
@@ -78,13 +79,15 @@ def _activation(rank: Rank, name: str, rows: float, features: float, gated: bool
 
 def _heads(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     """Query and key-value heads on this rank; fewer KV heads than ranks are copied."""
-    a = layer.attention
+    a = layer.softmax
+    assert a is not None
     return a.n_heads / rank.layout.tp, max(a.n_kv_heads / rank.layout.tp, 1.0)
 
 
 def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     """Returns bytes saved besides the core, and those of the core."""
-    a, w = layer.attention, rank.width
+    a, w = layer.softmax, rank.width
+    assert a is not None
     heads, kv = _heads(rank, layer)
     weights = [p for p in a.parameters(rank.model.hidden) if isinstance(p, Weight)]
     if isinstance(a, LatentAttention):  # only the up-projections are split: the latents and the rotary key enter
@@ -103,7 +106,7 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
         wide = sum(rank.columns(p) for p in together)
         rank.linear(f"attention.{name}", rows, rank.rows_in(weight), wide, module="qkv", normed=True)
     qk = w * rank.tokens * a.qk_dim * (heads + kv)
-    if not rank.model.learned_positions:
+    if not rank.model.learned_positions and a.rotary:
         passes, launches = (2, 2) if rank.preset.fused_elementwise else (5, 8)
         for way in ("F", "I"):
             rank.moved("rotary" + way, way, passes * qk * rank.model.rotary_fraction, launches)
@@ -112,6 +115,10 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
         rank.moved("qk_norm.grad", "I", 3 * qk, 2)
     fused = rank.preset.attention in ("flash", "sdpa-cpu")
     core = _fused_core(rank, layer) if fused else _unfused_core(rank, layer)
+    if a.gated:  # sigmoid(gate) * output: three tensors forward, five backward
+        nbytes = w * rank.tokens * heads * a.v_dim
+        rank.moved("gate", "F", 3 * nbytes)
+        rank.moved("gate.grad", "I", 5 * nbytes)
     out = next(p for p in weights if p.name == "o")
     rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out), module="o")
     rank.leave("attention.o")
@@ -124,6 +131,7 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     saved += rank.tokens * heads * a.v_dim if fused else 0.0  # the fused core reads its output again
     if getattr(a, "qk_norm", None):
         saved += rank.tokens * a.qk_dim * (heads + kv)  # a norm's backward reads its input, the core its output
+    saved += 2 * rank.tokens * heads * a.v_dim if a.gated else 0.0
     inputs = rank.input_kept(rank.tokens_kept, rank.hidden, "qkv")
     inputs += rank.input_kept(rank.tokens, heads * a.v_dim, "o", free=fused)
     if isinstance(a, LatentAttention):
@@ -140,23 +148,25 @@ def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
     sequence (Llama 3, arXiv 2407.21783, section 3.3.2): rank 0 runs its chunk of s/(2·cp) queries
     over the first s/(2·cp) keys and over all keys, s(s + 1)/(2·cp) pairs like every other rank.
     """
-    a, whole = layer.attention, float(rank.workload.seq_len)
+    a, whole = layer.softmax, float(rank.workload.seq_len)
+    assert a is not None
     heads, kv = _heads(rank, layer)
     # Documents of L tokens packed end to end: E[L²]/E[L] tokens is the length of equal ones with as many pairs.
     packed = rank.workload.documents
     s = packed.mean_square_tokens2 / packed.mean_tokens if packed else whole
+    s = min(s, a.chunk) if a.chunk else s
     impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else rank.preset.attention_impl
     own = s / rank.layout.cp
     chunks = [(own, s)]
-    if rank.layout.cp > 1:
+    if rank.layout.cp > 1 and a.causal:
         chunks = [(own / 2, own / 2), (own / 2, s)]
     for way, direction, rerun in (("F", "forward", "selective"), ("I", "backward", "full")):
         total = 0.0
         for queries, keys in chunks:
             one = kernels.attention_seconds(
                 rank.cluster.device, batch=rank.layout.mbs * (whole / s), q_len=queries, kv_len=keys, n_heads=heads,
-                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=rank.preset.skips_masked, window=a.window,
-                direction=direction, dtype=rank.dtype, impl=impl,
+                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=rank.preset.skips_masked and a.causal,
+                window=a.window, direction=direction, dtype=rank.dtype, impl=impl,
             )  # fmt: skip
             total += float(one.mid)
         rank.kernel("core" + way, way, total, len(chunks), rerun)
@@ -165,7 +175,8 @@ def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
 
 def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
     """Scores, softmax, dropout, values; saves softmax, mask and dropout output: the 5as/h of equation 1."""
-    a, w, s = layer.attention, rank.width, float(rank.workload.seq_len)
+    a, w, s = layer.softmax, rank.width, float(rank.workload.seq_len)
+    assert a is not None
     heads, _ = _heads(rank, layer)
     batch = rank.layout.mbs * heads
     scores = batch * rank.seq * s
@@ -189,11 +200,16 @@ def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
         casts, n = (0, 3) if w == 4 else (2 * (w + 4), 5)
         rank.moved("softmax", "F", (3 * 8 + casts) * scores, n, "selective")
         rank.moved("softmax.grad", "I", (8 + 8 + 12 + casts) * scores, n)
+    capped = 0.0
+    if a.softcap:  # divide, tanh, multiply; tanh's output stays
+        rank.moved("cap", "F", 3 * 2 * w * scores, 3, "selective")
+        rank.moved("cap.grad", "I", (2 + 3 + 2) * w * scores, 3)
+        capped = w * scores
     if not rank.preset.dropout:
-        return scores * w
+        return scores * w + capped
     rank.moved("dropout", "F", (2 * w + 1) * scores, 1, "selective")
     rank.moved("dropout.grad", "I", (2 * w + 1) * scores)
-    return scores * (2 * w + 1)
+    return scores * (2 * w + 1) + capped
 
 
 def _dense(rank: Rank, name: str, weights: list[Weight], gated: bool) -> float:
@@ -346,14 +362,22 @@ def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block
     rank = replace(rank, items=[], gradients=[], plain=plain, section="attention")
     for i in range(layer.n_norms):
         _norm(rank, f"norm{i}")
-    saved, core = _attention(rank, layer)
-    _residual(rank, "attention.residual")
-    rank.section = ""
-    saved += _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
-    _residual(rank, "ffn.residual")
+    saved = core = 0.0
     row = rank.tokens_sp * rank.hidden
-    saved += row * rank.width * layer.n_norms + (2 * row if rank.preset.dropout else 0.0)
-    if layer.parallel:
+    if layer.attention is not None:
+        if layer.softmax is not None:
+            saved, core = _attention(rank, layer)
+        elif layer.recurrent is not None:
+            saved = mixer(rank, layer.recurrent)
+        _residual(rank, "attention.residual")
+        saved += row if rank.preset.dropout else 0.0
+    rank.section = ""
+    if layer.ffn is not None:
+        saved += _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
+        _residual(rank, "ffn.residual")
+        saved += row if rank.preset.dropout else 0.0
+    saved += row * rank.width * layer.n_norms
+    if layer.parallel and layer.n_norms == 1:
         # attention and feed-forward read one normalised tensor
         saved -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
     return _finish(rank, saved, core, row * rank.width, _inputs(rank, layer, saved), layer=True)
@@ -361,18 +385,24 @@ def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block
 
 def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
     """Inputs of a layer's matrices, each tensor once: arXiv 2401.10241, table 1, whose GPT layer has 14 sbh of them."""
-    a, ffn, lay = layer.attention, layer.ffn, rank.layout
+    a, ffn, lay = layer.softmax, layer.ffn, rank.layout
     if rank.lora is not None:  # all that the layer saves outside the core
         return saved
-    heads, _ = _heads(rank, layer)
-    n = rank.tokens_kept * rank.hidden + rank.tokens * heads * a.v_dim
+    n = 0.0
+    if a is not None:
+        heads, _ = _heads(rank, layer)
+        n += rank.tokens_kept * rank.hidden + rank.tokens * heads * a.v_dim
+    elif layer.recurrent is not None:
+        own = layer.recurrent
+        n += rank.tokens_kept * rank.hidden + rank.tokens * own.d_inner / lay.tp
+        n += rank.tokens * (own.d_inner / lay.tp + own.dt_rank) if isinstance(own, Mamba1) else 0.0
     if isinstance(a, LatentAttention):
         n += rank.tokens_sp * ((a.q_lora_rank or 0) + a.kv_lora_rank)
     if isinstance(ffn, Moe):
         each = _expert_rows(rank, ffn)
         n += rank.tokens_sp * rank.hidden + each * ffn.n_experts / lay.ep * (rank.hidden + ffn.ffn_hidden / lay.etp)
         n += rank.tokens * (ffn.shared_ffn_hidden or 0) / lay.tp
-    else:
+    elif ffn is not None:
         n += rank.tokens_kept * rank.hidden + rank.tokens * ffn.ffn_hidden / lay.tp
     return rank.width * n
 

@@ -22,6 +22,7 @@ from planner.predict import predict
 from planner.results import Step
 from planner.routing import Routing
 from planner.schedule import get as get_schedule
+from tests.reference.models import SMALL
 from tests.reference.step import Reference, reference
 
 
@@ -70,7 +71,7 @@ def model_of(name: str) -> ModelSpec:
             name=name, layers=8, n_experts=8, topk=2, moe_ffn_hidden=1024, shared_experts=1, n_dense_layers=2,
             gated=True, bias=False, norm="rms", learned_positions=False, tied=False, kv_heads=4, **gpt,
         )  # fmt: skip
-    return load_model(name)[0]
+    return SMALL[name]() if name in SMALL else load_model(name)[0]
 
 
 def _case(name: str, model: str, cluster: str, framework: str, gbs: int, seq: int, precision: str = "bf16",
@@ -241,10 +242,33 @@ ROUTED = [
          {"routing": Routing(1.7, 1.5, pad_to_capacity=True)}),
     )
 ]
-CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED)
+KINDS = [
+    _trained(f"{model} {label}", model, cluster, 16, 1024, layout, precision, framework, **rest)
+    for model, label, cluster, layout, precision, framework, rest in (
+        ("hybrid", "dp", A, ZERO1, "bf16", "megatron", {}),
+        ("hybrid", "tp sp cp", A, Layout(tp=2, sp=1, cp=2, dp=2), "bf16", "megatron", {}),
+        ("hybrid", "cp copies groups", A, Layout(tp=2, cp=4), "bf16", "megatron", {}),
+        ("hybrid", "pp full", A, Layout(pp=4, dp=2, recompute="full"), "bf16", "generic", {}),
+        ("hybrid", "zb", A, Layout(pp=2, dp=4, schedule="zb-h1"), "bf16", "generic", {}),
+        ("hybrid", "zero-3", A, SHARDED, "bf16", "fsdp2", {}),
+        ("hybrid", "fp8", B, ZERO1, "fp8", "megatron", {}),
+        ("hybrid", "lora", A, ZERO1, "bf16", "generic", {"kind": "lora", "lora": EVERYWHERE}),
+        ("jamba-like", "ep", A, Layout(dp=8, ep=4, zero_stage=1), "bf16", "megatron", {}),
+        ("jamba-like", "tp", A, Layout(tp=4, sp=1, dp=2, recompute="full"), "bf16", "megatron", {}),
+        ("jamba-like", "zb", A, Layout(pp=2, dp=4, schedule="zb-h1"), "bf16", "generic", {}),
+        ("delta", "cp ep", A, Layout(cp=2, dp=4, ep=4, zero_stage=1), "bf16", "megatron", {}),
+        ("delta", "tp sp", A, Layout(tp=4, sp=1, dp=2, ep=2), "bf16", "megatron", {}),
+        ("delta", "zero-3", A, SHARDED, "bf16", "fsdp2", {}),
+        ("mixed", "tp cp", A, Layout(tp=2, cp=2, dp=2), "bf16", "megatron", {}),
+        ("mixed", "unfused", A, Layout(tp=2, dp=4), "fp16", "megatron-2022", {}),
+        ("mixed", "dropout", A, Layout(dp=8), "fp16", "megatron-2021", {}),
+    )
+]  # fmt: skip
+CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
-_MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2")
+_MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",
+           "hybrid", "jamba-like", "delta", "mixed")
 
 
 @st.composite

@@ -115,13 +115,13 @@ def adapter_elements(layer: DecoderLayer, hidden: int, workload: Workload, lay: 
     lora, total = workload.lora, 0.0
     if lora is None:
         return 0.0
-    a, tp = layer.attention, lay.tp if lay else 1
+    mixer, tp = layer.attention, lay.tp if lay else 1
     groups: dict[str, list[Weight]] = {}
     for p in layer.parameters(hidden):
         if isinstance(p, Weight) and _covered(p) and not p.expert:
             groups.setdefault(p.fused_with or p.name, []).append(p)
     for name, members in groups.items():
-        attention = members[0] in a.parameters(hidden)
+        attention = mixer is not None and members[0] in mixer.parameters(hidden)
         if attention:
             module = "o" if name == "o" else "qkv"
         else:

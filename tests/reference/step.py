@@ -8,7 +8,7 @@ from hwmodels import kernels
 from hwmodels.cluster import Cluster
 from planner import presets, schedule
 from planner.layout import Layout
-from planner.model.spec import DecoderLayer, ModelSpec, Moe, Weight
+from planner.model.spec import DecoderLayer, DeltaNet, Mamba1, Mamba2, ModelSpec, Moe, Weight
 from planner.plan import Workload
 from planner.schedule import Kind, Schedule
 from tests.reference.blocks import Block, decoder_layer, embedding, head, vocabulary
@@ -470,6 +470,20 @@ class _Step:
         return total
 
 
+def mixing_flops(layer: DecoderLayer, length: float) -> float:
+    """Forward FLOPs of a token's scores and values, or of its scan as Megatron-Core's ``hybrid_flops`` has it."""
+    a, r = layer.softmax, layer.recurrent
+    if a is not None:
+        return 2.0 * min(a.window or length, a.chunk or length, length) * a.n_heads * (a.qk_dim + a.v_dim)
+    if isinstance(r, Mamba1):
+        return 7.0 * r.d_inner * r.d_state + 2.0 * r.d_conv * r.d_inner
+    if isinstance(r, Mamba2):
+        return 7.0 * r.d_inner * r.d_state + 2.0 * r.d_conv * r.conv_dim
+    if isinstance(r, DeltaNet):
+        return 2.0 * r.d_conv * r.conv_dim + 8.0 * r.d_inner * r.key_dim
+    return 0.0
+
+
 def model_flops(model: ModelSpec, workload: Workload) -> float:
     """6 FLOPs a token for each matrix parameter it meets, and attention over the whole document (PaLM, appendix B).
 
@@ -485,8 +499,7 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
                 met = layer.ffn.top_k if p.expert and isinstance(layer.ffn, Moe) else p.copies
                 token += each * p.n_in * p.n_out * met
         token += 6.0 * adapter_elements(layer, model.hidden, workload, None)
-        a = layer.attention
-        token += 6.0 * min(a.window or length, length) * a.n_heads * (a.qk_dim + a.v_dim)
+        token += 3.0 * mixing_flops(layer, length)
     return token * workload.seq_len * workload.gbs
 
 
