@@ -16,7 +16,10 @@ Rerun = Literal["never", "full", "selective"]
 OTHER = "other:"
 """Begins the name of a partner that belongs to another micro-batch: ``other:experts:forward+backward_weight``."""
 
-PARTS: dict[str, tuple[str, ...]] = {"attention": ("attention.", "norm_", "moe.rout"), "experts": ("moe.expert.",)}
+PARTS: dict[str, tuple[str, ...]] = {
+    "attention": ("attention.", "mixer.", "norm_", "moe.rout"),
+    "experts": ("moe.expert.",),
+}
 """Part of a layer -> how the names of its ops begin (Megatron-Core ``TransformerLayerSchedulePlan``: ``attn`` holds the
 norms and the router, ``mlp`` the experts)."""
 
