@@ -21,7 +21,7 @@ chunks for smaller messages). ``k``: NCCL adds channels as messages grow, so tha
 
 Over nodes the latencies of both levels add, and the transfers overlap but for a loss::
 
-    t = latency + steps hop + net_steps (net_hop + port latency) + max(B, B_net) + loss min(B, B_net)
+    t = latency + steps hop + net latency + max(B, B_net) + loss min(B, B_net)
 
 ``B_net`` is the bytes out of the fullest node over the group's share of its ports. Rings were measured on full nodes,
 where links inside may be what bounds them: of fewer ranks a node, none reaches more of a port than a send-recv of
@@ -45,6 +45,12 @@ ALGORITHMS = ("ring", "tree", "nvls", "pairs")
 LL_CHUNK_BYTES = 4096.0
 FULL_PORT = 8.0
 """Senders that fill a network port together: assumed, those of a node on one port."""
+NCCL_KINDS = ("infiniband", "roce", "efa")
+NET_HOP = {
+    "ring": {"ll": 2.7e-6, "ll128": 4.0e-6, "simple": 14.0e-6},
+    "tree": {"ll": 5.0e-6, "ll128": 8.5e-6, "simple": 14.0e-6},
+}
+"""Seconds of one hop between nodes: NCCL src/graph/tuning.cc, ``hwLatencies`` of NET."""
 NIC_KINDS = ("infiniband", "roce", "efa", "ethernet")
 """Kinds of network ports; a torus or a host has one rank a node by nature."""
 
@@ -203,8 +209,21 @@ def across_seconds(
     if algorithm == "ring" and p == "simple":
         share = between(link, op, "ring.efficiency")
     crossing = nbytes * out / (rail * port_share(fabric, link, op, share, group))
-    latency = latency + net_hops * (between(link, op, f"{p}.hop") + link.latency_s)
+    latency = latency + network_latency(link, op, net_hops, member.passes, algorithm, p)
     return np.asarray(latency + tail + _together(moved, crossing, loss))
+
+
+def network_latency(link: Link, op: str, net_hops: FloatArray, passes: float, algorithm: str, p: str) -> FloatArray:
+    """Seconds of `net_hops` hops between nodes, `passes` of which two nodes have.
+
+    Fits saw two nodes, where a hop holds what starting the network costs as well. Each further one takes no more
+    than NCCL's own estimate of a hop (`NET_HOP`).
+    """
+    first = between(link, op, f"{p}.hop") + link.latency_s
+    further = first
+    if link.kind in NCCL_KINDS:
+        further = min(first, NET_HOP["ring" if algorithm == "ring" else "tree"][p])
+    return np.asarray(net_hops * further + np.minimum(net_hops, passes) * (first - further))
 
 
 def _pairs_across(

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from hwmodels import cluster as clusters
 from hwmodels import collectives
 from hwmodels.collectives.base import Collective, Group
 from hwmodels.collectives.curves import read_curve
+from hwmodels.collectives.protocols import network_latency
 from hwmodels.device import Coefficient
 from hwmodels.errors import InputError
 from hwmodels.network import Fabric, Link
@@ -412,3 +414,22 @@ def test_kernel_times_are_less_sure() -> None:
     plain = collectives.seconds(cluster, "all_reduce", 1e6, shape(8, 1)).spread
     kernel = collectives.seconds(cluster, "all_reduce", 1e6, shape(8, 1), impl="torch-nccl-kernel").spread
     assert float(kernel) >= float(plain) > 0
+
+
+def test_further_network_hops_cost_no_more_than_nccls_own_estimate() -> None:
+    # two nodes as fitted (25 us and the port's 2 us); 30 more of a ring 14 us each, Simple; LL128 4 us
+    link = Link("net", "infiniband", 50e9, 2e-6, "test", coefficients={
+        "simple.hop": Coefficient(25e-6, "test"), "ll128.hop": Coefficient(95e-6, "test"),
+        "ll.hop": Coefficient(1e-6, "test")})  # fmt: skip
+    two, many = np.asarray(1.0), np.asarray(31.0)
+
+    def seconds(hops: NDArray[np.float64], algorithm: str, p: str, passes: float = 1.0) -> float:
+        return float(network_latency(link, "reduce_scatter", hops, passes, algorithm, p))
+
+    assert seconds(two, "ring", "simple") == pytest.approx(27e-6)
+    assert seconds(many, "ring", "simple") == pytest.approx(27e-6 + 30 * 14e-6)
+    assert seconds(many, "ring", "ll128") == pytest.approx(97e-6 + 30 * 4e-6)
+    assert seconds(many, "ring", "ll") == pytest.approx(3e-6 + 30 * 2.7e-6)
+    # a tree of 32 nodes has ten hops up and down, two of which two nodes have
+    assert seconds(np.asarray(10.0), "tree", "ll128", 2.0) == pytest.approx(2 * 97e-6 + 8 * 8.5e-6)
+    assert seconds(np.asarray(10.0), "tree", "simple", 2.0) == pytest.approx(2 * 27e-6 + 8 * 14e-6)
