@@ -266,6 +266,15 @@ def _stages(plan: Plan, model: ModelSpec) -> Iterator[Fault]:
             "PyTorch computes each weight gradient in a graph task of its own, and each runs the layer's forward again",
             "recompute=none, or schedule 1f1b",
         )
+    others = [policy for policy in recomputed if policy not in ("selective", "full")]
+    if others:
+        yield _fault(
+            plan,
+            "executor-recompute",
+            f"recompute={' and '.join(others)}",
+            "the executor recomputes the attention core or every whole layer",
+            "recompute=none, selective or full",
+        )
     if schedule.directions > 1:
         known = [name for name in schedule_names() if get_schedule(name).torch_class]
         yield _fault(

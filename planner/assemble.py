@@ -22,6 +22,7 @@ from planner.once import data_parallel_wait, optimizer, sends, tied
 from planner.pairs import unpaired_shares
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
 from planner.priced import PricedModel
+from planner.recompute import Stages
 from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.stages import StageSums
@@ -85,26 +86,28 @@ def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray,
 
 def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
     """The lowered blocks with sizes picked for the layouts at `index` (bytes only)."""
-    rows = priced.inverse[index]
+    rows, policy = priced.inverse[index], priced.policy[index]
     n = len(priced.lowered.boundary_bytes.reshape(-1)) if np.ndim(priced.lowered.boundary_bytes) else 0
 
     def pick(array: FloatArray) -> FloatArray:
         return np.asarray(array[rows]) if np.ndim(array) and n else np.broadcast_to(array, rows.shape)
 
-    def block(b: Block) -> Block:
+    def block(b: Block, recomputed: tuple[FloatArray, FloatArray]) -> Block:
+        kept, rebuilt = (each[policy, rows] for each in recomputed)
         return Block(
             b.name,
             (),
             pick(b.saved_bytes),
-            pick(b.saved_selective_bytes),
-            pick(b.saved_full_bytes),
-            pick(b.logits_bytes),
-            pick(b.logits_grad_bytes),
-            pick(b.weight_bytes),
+            logits_bytes=pick(b.logits_bytes),
+            logits_grad_bytes=pick(b.logits_grad_bytes),
+            weight_bytes=pick(b.weight_bytes),
+            kept_bytes=kept,
+            rebuilt_bytes=rebuilt,
         )
 
     low = priced.lowered
-    return Lowered(block(low.embedding), tuple(block(b) for b in low.layers), block(low.head), pick(low.boundary_bytes))
+    first, *layers, last = map(block, (low.embedding, *low.layers, low.head), priced.recomputed)
+    return Lowered(first, tuple(layers), last, pick(low.boundary_bytes))
 
 
 def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str) -> MemoryEstimate:
@@ -247,7 +250,7 @@ class _Stages:
     def of(cls, priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str) -> _Stages:
         """For the layouts at `index`."""
         layouts = priced.layouts.take(index)
-        sums = StageSums.of(priced.model, pp, vpp, schedule, layouts.stage_layers)
+        sums = Stages(priced.model, layouts, pp, vpp, schedule).sums()
         return cls(priced, index, layouts, priced.inverse[index], pp, vpp, schedule, sums)
 
     @property
@@ -266,10 +269,13 @@ class _Stages:
 
     def rerun(self, part: Callable[[PassPrice], FloatArray]) -> FloatArray:
         """Of what recomputation runs again under each layout's policy: ndarray (b, d)."""
-        full, selective = (np.reshape(self.layouts.recompute == i, (-1, 1)) for i in (2, 1))
-        return np.asarray(
-            self.sum(lambda b: part(b.rerun_full)) * full + self.sum(lambda b: part(b.rerun_selective)) * selective
-        )
+        policy = self.priced.policy[self.index]
+
+        def own(block: BlockPrice) -> FloatArray:
+            each = [part(rerun)[self.rows] for rerun in block.rerun]
+            return each[0] if len(each) == 1 else np.stack(each)[policy, np.arange(len(policy))]
+
+        return self.sums.again([own(block) for block in self.priced.layers])
 
     def work(self) -> _Work:
         """Seconds, their split by phase, spread and FLOPs of one micro-batch."""

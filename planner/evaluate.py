@@ -174,6 +174,7 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     found += expert_notes(priced, layout, exposed_share)
     found += _pipeline_notes(priced, layout)
     found += _training_notes(priced)
+    found += _recompute_notes(priced, layout)
     if layout.cp > 1:
         found.append("context parallel: all-gather of keys and values; no measured evidence")
     return found
@@ -200,6 +201,23 @@ def _pipeline_notes(priced: PricedModel, layout: Layout) -> list[str]:
             "reduce gradients before the optimizer; a forward and a backward of opposite directions run one after "
             "the other"
         )
+    return found
+
+
+def _recompute_notes(priced: PricedModel, layout: Layout) -> list[str]:
+    """What a recompute policy stands on."""
+    whole = layout.recompute in ("full", "block", "every", "op")
+    found = []
+    if whole and priced.preset.recompute_stops_early:
+        found.append("recomputation stops once everything saved is rebuilt: a dense layer's last product is not run")
+    if layout.recompute == "selective" and layout.recompute_modules:
+        found.append(f"recomputed modules: {', '.join(layout.recompute_modules)} (Megatron-Core --recompute-modules)")
+    if layout.recompute == "full" and layout.recompute_layers:
+        found.append("chunks of several layers: rebuilt together, one input saved for each. No measured evidence")
+    if layout.recompute == "block":
+        found.append("the first layers of each virtual stage are recomputed. No measured evidence")
+    if layout.recompute == "op":
+        found.append("attention and every second matrix product keep what they made (torchtitan's per-op policy)")
     return found
 
 

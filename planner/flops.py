@@ -15,11 +15,24 @@ with the backward. Prediction layers count with their projection and another pas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.adapters import adapter_weights
-from planner.layout import Layout
-from planner.model.spec import AnyAttention, DecoderLayer, DeltaNet, Mamba1, ModelSpec, Moe, Recurrent, Weight, count
+from planner.layout import Layout, split_layers
+from planner.layout.recompute import DEFAULT_MODULES, recomputes_layer
+from planner.model.spec import (
+    AnyAttention,
+    DecoderLayer,
+    DeltaNet,
+    LatentAttention,
+    Mamba1,
+    ModelSpec,
+    Moe,
+    Recurrent,
+    Weight,
+    count,
+)
 from planner.plan import Workload
 
 
@@ -56,10 +69,15 @@ FORMULA = FORMULAS["full"]
 
 
 def _matrix_flops(layer: DecoderLayer, hidden: int) -> float:
-    """Forward FLOPs a token of the layer's matrices; routed experts count top_k of them."""
+    """Forward FLOPs a token of the layer's matrices."""
+    return _products(layer, hidden, lambda _: True)
+
+
+def _products(layer: DecoderLayer, hidden: int, chosen: Callable[[Weight], bool]) -> float:
+    """Forward FLOPs a token of the chosen matrices of a layer; routed experts count top_k of them."""
     total = 0.0
     for p in layer.parameters(hidden):
-        if isinstance(p, Weight):
+        if isinstance(p, Weight) and chosen(p):
             copies = layer.ffn.top_k if p.expert and isinstance(layer.ffn, Moe) else p.copies
             total += 2.0 * copies * p.n_in * p.n_out
     return total
@@ -132,12 +150,42 @@ def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> floa
 
 
 def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout, formula: FlopFormula = FORMULA) -> float:
-    """FLOPs of one step with what `layout.recompute` runs again."""
+    """FLOPs of one step with what the layout's recomputation runs again.
+
+    Whole layers count in full, also where a framework leaves out their last product.
+    """
+    shares = layout.stage_layers or split_layers(model.n_layers, layout.pp * layout.vpp) or (model.n_layers,)
+    chosen = recomputes_layer(layout.recompute, layout.recompute_layers, shares)
     again = 0.0
-    if layout.recompute != "none":
-        for layer in model.layers:
-            if layout.recompute == "full":
-                again += _layer_flops(layer, model, workload, formula)
-            elif layer.softmax is not None:
-                again += _mixing_flops(layer, workload.attended_tokens, formula)
+    for layer, recomputed in zip(model.layers, chosen, strict=True):
+        if recomputed and layout.recompute in ("selective", "op"):
+            again += _part_again(layer, model.hidden, workload.attended_tokens, layout, formula)
+        elif recomputed:
+            again += _layer_flops(layer, model, workload, formula)
     return model_flops(model, workload, formula) + again * workload.seq_len * workload.gbs
+
+
+def _part_again(layer: DecoderLayer, hidden: int, attended: float, layout: Layout, formula: FlopFormula) -> float:
+    """FLOPs a token of what a policy runs again of one layer.
+
+    ``op`` keeps attention and every other product, of a recurrent mixer nothing; of the modules of a selective
+    policy those with products count: core_attn, mla_up_proj, mlp, moe and shared_experts.
+    """
+    mixer = layer.attention.parameters(hidden) if layer.attention else ()
+    if layout.recompute == "op":
+        inside = mixer if layer.recurrent is not None else ()
+        counted = [p for p in layer.parameters(hidden) if isinstance(p, Weight) and not p.expert and p not in inside]
+        again = sum(2.0 * p.n_in * p.n_out for p in counted[1::2])
+        scan = _mixing_flops(layer, attended, formula) if inside else 0.0
+        return again + scan + _products(layer, hidden, lambda p: p.expert or p in inside)
+    modules = layout.recompute_modules or DEFAULT_MODULES
+    own = layer.ffn.parameters(hidden) if layer.ffn else ()
+    core = "core_attn" in modules and layer.softmax is not None
+    total = _mixing_flops(layer, attended, formula) if core else 0.0
+    if "mla_up_proj" in modules and isinstance(layer.attention, LatentAttention):
+        total += _products(layer, hidden, lambda p: p.name in ("q", "q_b", "kv_b"))
+    if ("moe" if layer.is_moe else "mlp") in modules:
+        total += _products(layer, hidden, lambda p: p in own)
+    elif "shared_experts" in modules:
+        total += _products(layer, hidden, lambda p: p.name in ("shared_gate", "shared_up", "shared_down"))
+    return total

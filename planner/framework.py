@@ -54,6 +54,10 @@ SCHEDULES: tuple[str, ...] = ("1f1b", "gpipe", "interleaved-1f1b")
 TORCH_SCHEDULES: tuple[str, ...] = (*SCHEDULES, "dualpipe-v", "interleaved-zb", "zb-h1", "zb-v")
 """What the runtime of `torch.distributed.pipelining` runs (2.13, ``get_schedule_class``)."""
 
+RECOMPUTES: tuple[str, ...] = ("none", "selective", "full", "block", "every", "op")
+MEGATRON_RECOMPUTES: tuple[str, ...] = ("none", "selective", "full", "block")
+"""Megatron-Core's ``--recompute-granularity`` and ``--recompute-method``."""
+
 UNFITTED = HostConstant(0.0, "not fitted: the kernel launch time of the device is the only host time")
 
 
@@ -123,6 +127,14 @@ class FrameworkPreset(MoeSwitches):
     overlap_param_gather : bool
         ZeRO-1 and 2: parameters are gathered bucket by bucket behind the next forward instead of
         after the optimizer (Megatron-Core ``--overlap-param-gather``).
+    norm_in_linear : bool
+        A norm before a grouped-query projection and a dense feed-forward is part of the projection's module
+        (Transformer Engine's ``LayerNormLinear``): recomputing ``layernorm`` leaves it as it is.
+    recompute_stops_early : bool
+        Checkpoints of whole layers are PyTorch's non-reentrant ones, which stop once everything saved is rebuilt:
+        the last product of a dense layer is not run again.
+    recomputes : tuple of str
+        Kinds of recomputation that it has (`planner.layout.recompute`).
     prefetch_params : bool
         ZeRO-3: the next bucket is gathered while this one computes.
     zero_stage : int
@@ -215,6 +227,9 @@ class FrameworkPreset(MoeSwitches):
     fused_norm_quantise: bool = False
     compute_copy: bool = True
     overlap_param_gather: bool = True
+    norm_in_linear: bool = False
+    recompute_stops_early: bool = False
+    recomputes: tuple[str, ...] = RECOMPUTES
     prefetch_params: bool = True
     zero_stage: int = 0
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)

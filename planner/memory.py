@@ -19,12 +19,12 @@ from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
+from planner.recompute import Stages
 from planner.results import MEMORY_CATEGORIES
 from planner.schedule import get as get_schedule
 from planner.stages import layer_counts, over_stages
 from planner.state import gradient_bytes, state_bytes
 from planner.workload.lower import Lowered
-from planner.workload.op import Block
 
 FloatArray = NDArray[np.float64]
 RISK_MARGIN = 0.06
@@ -124,7 +124,11 @@ def memory(
     n = len(layouts)
     microbatches = layouts.microbatches(workload.gbs)
     elements = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
-    saved = _saved(model, layouts, lowered, pp, vpp, schedule)
+    stages = Stages(model, layouts, pp, vpp, schedule)
+    whole, kept_of, rebuilt_of = (
+        [getattr(block, name) for block in lowered.layers] for name in ("saved_bytes", "kept_bytes", "rebuilt_bytes")
+    )
+    saved = stages.saved(whole, kept_of, lowered.embedding.kept_bytes, lowered.head.kept_bytes)
     waiting = _waiting(model, layouts, lowered, pp, vpp, schedule)
     held = held_bytes(saved, waiting, schedule, pp, microbatches, vpp)
     if preset.moe_exchange_overlap and any(layer.is_moe for layer in model.layers):
@@ -136,7 +140,7 @@ def memory(
     logits = np.where(losses > 0, kept * losses + gradient, 0.0)
     found = {
         **_states(workload, layouts, preset, elements, pp),
-        "activations": held + _rebuilt(model, layouts, lowered, pp, vpp, schedule),
+        "activations": held + stages.rebuilt(whole, rebuilt_of),
         "logits": logits,
         "comm_buffers": _buffers(model, workload, layouts, lowered, elements, pp, schedule, preset),
         "context": np.full((n, pp), float(cluster.context_bytes)),
@@ -160,19 +164,6 @@ def _states(
     return total
 
 
-def _saved(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
-    """Bytes that one micro-batch saves on each virtual stage: ndarray (n, pp, chunks)."""
-    n = len(layouts)
-
-    def policy(block: Block) -> FloatArray:
-        options = [block.saved_bytes, block.saved_selective_bytes, block.saved_full_bytes]
-        return np.choose(layouts.recompute, [np.broadcast_to(o, (n,)) for o in options])
-
-    blocks = [policy(b) for b in lowered.layers]
-    ends = policy(lowered.embedding), policy(lowered.head)
-    return over_stages(model, pp, vpp, schedule, layouts.stage_layers, blocks, *ends)
-
-
 def _waiting(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
     """Bytes that one micro-batch keeps between I and W on each virtual stage: ndarray (n, pp, chunks)."""
     n = len(layouts)
@@ -194,17 +185,6 @@ def _beside_another(
     if pp > 1:
         return np.asarray(saved.max(axis=2))
     return _largest_layer(model, layouts, [b.saved_bytes for b in lowered.layers], pp, vpp, schedule)
-
-
-def _rebuilt(model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str) -> FloatArray:
-    """Bytes of the one layer whose activations recomputation rebuilds at a time: ndarray (n, pp).
-
-    The largest of the kinds that the rank holds.
-    """
-    n, place = len(layouts), (pp, vpp, schedule)
-    whole = _largest_layer(model, layouts, [b.saved_bytes for b in lowered.layers], *place)
-    core = _largest_layer(model, layouts, [b.saved_bytes - b.saved_selective_bytes for b in lowered.layers], *place)
-    return np.choose(layouts.recompute[:, None], [np.zeros((n, pp)), core, whole])
 
 
 def _largest_layer(

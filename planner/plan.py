@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from hwmodels.errors import Fault, InputError
 from planner.layout import Layout, split_layers
+from planner.layout.recompute import stage_words
 from planner.model.spec import ModelSpec
 from planner.optimizers import names as optimizer_names
 from planner.precision import names as precision_names
@@ -45,7 +46,8 @@ class StagePlan:
     embedding, head : bool
         Whether the stage also holds the embedding / the final norm, head and loss.
     recompute : str
-        none, selective or full, for the layers of this stage.
+        Policy for the layers of this stage: ``"none"``, ``"selective"`` with its modules, ``"full"``, ``"block"``
+        and ``"every"`` with their number of layers, ``"op"`` (`planner.layout.recompute.stage_words`).
     """
 
     stage: int
@@ -168,6 +170,7 @@ def build_plan(
             )
         )
     begins = [sum(shares[:s]) for s in range(length)]
+    words = stage_words(layout.recompute, layout.recompute_modules, layout.recompute_layers, length)
     stages = tuple(
         StagePlan(
             stage=s,
@@ -176,7 +179,7 @@ def build_plan(
             layers=tuple(range(begins[part], begins[part] + shares[part])),
             embedding=part == 0,
             head=part == length - 1,
-            recompute=layout.recompute,
+            recompute=words[part],
         )
         for s in range(schedule.n_stages(layout.pp, layout.vpp))
         for part in [schedule.layers_of(s, layout.pp, layout.vpp)]

@@ -15,6 +15,7 @@ from hwmodels.errors import Fault, InputError
 from planner.documents import place
 from planner.layout import RECOMPUTE, RuleContext
 from planner.layout import faults as layout_faults
+from planner.layout.recompute import is_stage_word
 from planner.model import read_config
 from planner.model.spec import ModelSpec
 from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
@@ -166,10 +167,9 @@ def _stages(plan: Plan, model: ModelSpec, source: str) -> list[Fault]:
             if getattr(stage, key) != holds:
                 found.append(Fault(f"is {str(not holds).lower()}", f"{at}.{key}",
                                    f"stage {holder} alone holds the {key}", str(holds).lower()))  # fmt: skip
-        if stage.recompute not in RECOMPUTE:
-            found.append(
-                Fault(f"is {stage.recompute!r}", f"{at}.recompute", "not a known name", " or ".join(RECOMPUTE))
-            )
+        if not is_stage_word(stage.recompute):
+            why = "a kind, its modules or its number of layers are expected"
+            found.append(Fault(f"is {stage.recompute!r}", f"{at}.recompute", why, " or ".join(RECOMPUTE)))
     shares = tuple(len(stage.layers) for stage in plan.stages[:length])
     if lay.stage_layers and shares != lay.stage_layers:
         why = f"layout.stage_layers says {','.join(map(str, lay.stage_layers))}"

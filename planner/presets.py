@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from hwmodels.errors import Fault, InputError
-from planner.framework import TORCH_SCHEDULES, FrameworkPreset, HostConstant
+from planner.framework import MEGATRON_RECOMPUTES, TORCH_SCHEDULES, FrameworkPreset, HostConstant
 from planner.switches import applied
 from planner.training import Workload
 
@@ -24,6 +24,8 @@ _MEGATRON = FrameworkPreset(
     name="megatron",
     main_grad_buffer=True,
     fused_grad_accumulation=True,
+    norm_in_linear=True,
+    recomputes=MEGATRON_RECOMPUTES,
     zero_stage=1,
     zero_stages=(0, 1),
     bucket_bytes=_MEGATRON_BUCKET,
@@ -42,6 +44,7 @@ _MEGATRON = FrameworkPreset(
 _MEGATRON_2021 = FrameworkPreset(
     name="megatron-2021",
     main_grad_buffer=True,
+    recomputes=MEGATRON_RECOMPUTES,
     prefetch_params=False,
     interleaved_rounds="pp",
     zero_stages=(0,),
@@ -70,6 +73,7 @@ _MEGATRON_2021 = FrameworkPreset(
 _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
     main_grad_buffer=True,
+    recomputes=MEGATRON_RECOMPUTES,
     pipeline_zero_max=1,
     grad_dtype="same",
     zero_stage=1,
@@ -185,6 +189,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             searched_schedules=TORCH_SCHEDULES,
             interleaved_rounds="equal",
             split_keeps_graph=True,
+            recompute_stops_early=True,
             compute_copy=False,
             quantised_params=("current",),
             bf16_ends=False,
@@ -204,6 +209,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="composer",
             attention_impl="flashattn-fa2",
+            recomputes=MEGATRON_RECOMPUTES,
             skips_masked=False,
             compute_copy=False,
             fp8_recipe="fp8-delayed",
@@ -238,6 +244,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             interleaved_rounds="equal",
             split_keeps_graph=True,
             compute_copy=False,
+            recomputes=("none", "selective", "full"),
             overlap_param_gather=False,
             zero_stages=(0, 1, 2, 3),
             sp_saves_gathered=True,

@@ -7,6 +7,7 @@ streams later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +17,10 @@ from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from planner.layout import LayoutBatch
+from planner.layout.recompute import Policy
 from planner.presets import FrameworkPreset
 from planner.workload.op import OTHER, PARTS, Block, Op
+from planner.workload.recompute import rerun_share
 
 FloatArray = NDArray[np.float64]
 COMM_GROUPS: tuple[str, ...] = ("tp", "cp", "ep")
@@ -79,14 +82,19 @@ class OpPrice:
 
 @dataclass(slots=True, eq=False)
 class BlockPrice:
-    """A block's passes: forward, both halves of the backward, and what recomputation reruns."""
+    """A block's passes: forward, both halves of the backward, and what each recompute policy reruns.
+
+    Attributes
+    ----------
+    rerun : tuple of PassPrice
+        In the order of the policies that the block was priced for.
+    """
 
     name: str
     forward: PassPrice
     backward_input: PassPrice
     backward_weight: PassPrice
-    rerun_full: PassPrice
-    rerun_selective: PassPrice
+    rerun: tuple[PassPrice, ...]
     ops: list[OpPrice] = field(default_factory=list)
 
 
@@ -125,13 +133,17 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     return one * count
 
 
-def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: FrameworkPreset) -> BlockPrice:
+def price_block(
+    block: Block, cluster: Cluster, layouts: LayoutBatch, preset: FrameworkPreset, policies: Sequence[Policy]
+) -> BlockPrice:
     """Price every op of a block and sum by pass.
 
     Parameters
     ----------
     layouts : LayoutBatch, shape (n,)
         Gives the group shapes of the collectives.
+    policies : sequence of Policy
+        Recompute policies whose reruns are summed (`planner.workload.recompute.rerun_share`).
     """
     priced = [OpPrice(op, price_op(op, cluster, layouts)) for op in block.ops]
     named = {p.op.name: p for p in priced if p.op.kind != "collective"}
@@ -139,16 +151,17 @@ def price_block(block: Block, cluster: Cluster, layouts: LayoutBatch, preset: Fr
     others = {name: other_seconds(name, priced) for name in beside}
     forward = [p for p in priced if p.op.phase == "forward"]
 
-    def build(chosen: list[OpPrice], again: bool = False) -> PassPrice:
-        return _sum_pass(chosen, named, {} if again else others, cluster, preset, layouts)
+    def build(chosen: list[OpPrice], policy: Policy | None = None) -> PassPrice:
+        shares = [1.0 if policy is None else rerun_share(p.op, policy) for p in chosen]
+        run, beside = list(zip(chosen, shares, strict=True)), others if policy is None else {}
+        return _sum_pass(run, named, beside, cluster, preset, layouts)
 
     return BlockPrice(
         name=block.name,
         forward=build(forward),
         backward_input=build([p for p in priced if p.op.phase == "backward_input"]),
         backward_weight=build([p for p in priced if p.op.phase == "backward_weight"]),
-        rerun_full=build([p for p in forward if p.op.rerun != "never"], again=True),
-        rerun_selective=build([p for p in forward if p.op.rerun == "selective"], again=True),
+        rerun=tuple(build(forward, policy) for policy in policies),
         ops=priced,
     )
 
@@ -165,13 +178,14 @@ def other_seconds(name: str, priced: list[OpPrice]) -> FloatArray:
 
 
 def _sum_pass(
-    priced: list[OpPrice],
+    priced: list[tuple[OpPrice, float]],
     named: dict[str, OpPrice],
     others: dict[str, FloatArray],
     cluster: Cluster,
     preset: FrameworkPreset,
     layouts: LayoutBatch,
 ) -> PassPrice:
+    """Sum ops, each by the share of it that runs in this pass."""
     shape = np.shape(layouts.tp)
     compute, spread, comm_spread, flops = (np.zeros(shape) for _ in range(4))
     launches, skipped, once = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -179,9 +193,11 @@ def _sum_pass(
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     apart = {g: np.zeros(shape) for g in COMM_GROUPS}
     paired = {g: np.zeros(shape) for g in COMM_GROUPS}
-    for p in priced:
-        mid = p.seconds.mid
-        count = np.asarray(p.op.count, dtype=np.float64)
+    for p, share in priced:
+        if share == 0.0:
+            continue
+        mid = p.seconds.mid * share
+        count = np.asarray(p.op.count, dtype=np.float64) * share
         launches = launches + p.op.kernels * count
         if p.op.kind != "collective":
             compute = compute + mid

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from planner.layout import LayoutBatch
+from planner.layout.recompute import Policy, policies
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of, require, with_plain_ends
@@ -22,6 +23,7 @@ from planner.presets import of as preset_of
 from planner.price import BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
 from planner.workload.op import Block
+from planner.workload.recompute import kept_bytes, rebuilt_bytes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -40,6 +42,12 @@ class PricedModel:
         The blocks and their prices over the distinct rows.
     sync_s : ndarray (n,)
         Gradient norm (or finite check) over the world of each layout.
+    policies : tuple of Policy
+        The distinct recompute policies of the layouts; `BlockPrice.rerun` is in their order.
+    policy : ndarray (n,)
+        Position of each layout's policy.
+    recomputed : tuple of (kept, rebuilt)
+        Bytes under each policy of the blocks (embedding, layers, head): ndarray (policies, distinct rows).
     """
 
     model: ModelSpec
@@ -53,6 +61,9 @@ class PricedModel:
     layers: tuple[BlockPrice, ...]
     head: BlockPrice
     sync_s: FloatArray
+    policies: tuple[Policy, ...]
+    policy: IntArray
+    recomputed: tuple[tuple[FloatArray, FloatArray], ...]
 
 
 def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster) -> PricedModel:
@@ -69,9 +80,15 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     first, inverse = layouts.distinct(BLOCK_KEYS)
     distinct = layouts.take(first)
     lowered = lower(model, workload, distinct, preset)
+    found, policy = policies(layouts.recompute, layouts.recompute_modules)
 
     def price(block: Block) -> BlockPrice:
-        return price_block(block, cluster, distinct, preset)
+        return price_block(block, cluster, distinct, preset, found)
+
+    def sized(block: Block) -> tuple[FloatArray, FloatArray]:
+        shape = (len(distinct),)
+        kept = np.stack([np.broadcast_to(kept_bytes(block, p), shape) for p in found])
+        return kept, np.stack([np.broadcast_to(rebuilt_bytes(block, p), shape) for p in found])
 
     return PricedModel(
         model,
@@ -85,6 +102,9 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
         tuple(price(b) for b in lowered.layers),
         price(lowered.head),
         _sync(layouts, cluster, preset),
+        found,
+        policy,
+        tuple(sized(block) for block in (lowered.embedding, *lowered.layers, lowered.head)),
     )
 
 

@@ -33,6 +33,7 @@ from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner import model as models
 from planner.layout import divisors
+from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
@@ -142,6 +143,8 @@ class Scenario:
         for name, allowed in self.constraints.items():
             # a field whose default range is one neutral value (cp, etp, fsdp) opens up when it is constrained
             start = explicit.get(name) or (widest[name] if len(usual.get(name, ())) < 2 else usual[name])
+            if name == "recompute_modules":  # sets of modules have no widest range: the constraint names them
+                start = explicit.get(name) or allowed
             kept = tuple(value for value in start if _holds(allowed, value))
             if not kept:
                 raise InfeasibleError(
@@ -178,6 +181,8 @@ def _widest(model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str,
         "zero_stage": (0, 1, 2, 3),
         "fsdp": (0, *ranks),
         "mbs": tuple(divisors(workload.gbs)),
+        "recompute_modules": RECOMPUTE_MODULES,
+        "recompute_layers": tuple(range(model.n_layers + 1)),
         **NAMED,
     }
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from hwmodels.errors import Fault, InputError
 from planner.layout import RECOMPUTE, SCHEDULES
+from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
@@ -112,6 +113,16 @@ def _words(known: tuple[str, ...]) -> Callable[[Any], Any]:
     return check
 
 
+def _module_sets(value: Any) -> tuple[str, ...]:
+    """Sets of recomputed modules, each as words with plus signs between: a list, or one."""
+    items = value if isinstance(value, list) else [value]
+    for item in items:
+        for word in str(item).split("+"):
+            if word not in RECOMPUTE_MODULES:
+                raise RefusedError(f"value {word!r}", "it is no module", near(word, RECOMPUTE_MODULES))
+    return tuple(dict.fromkeys(map(str, items)))
+
+
 def _limit(least: int) -> Callable[[Any], Any]:
     """A limit: ``"<=8"`` and its like, or what a range may say."""
 
@@ -158,6 +169,7 @@ OneLimit = Annotated[Any, PlainValidator(_limit(1))]
 ZeroLimit = Annotated[Any, PlainValidator(_limit(0))]
 Recompute = Annotated[Any, PlainValidator(_words(RECOMPUTE))]
 ScheduleName = Annotated[Any, PlainValidator(_words(SCHEDULES))]
+ModuleSets = Annotated[Any, PlainValidator(_module_sets)]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -243,6 +255,8 @@ class SearchFile(Strict):
     mbs: One = None
     recompute: Recompute = None
     schedule: ScheduleName = None
+    recompute_modules: ModuleSets = None
+    recompute_layers: Zero = None
     top: Count = 10
 
 
@@ -262,6 +276,8 @@ class ConstraintsFile(Strict):
     mbs: OneLimit = None
     recompute: Recompute = None
     schedule: ScheduleName = None
+    recompute_modules: ModuleSets = None
+    recompute_layers: ZeroLimit = None
     memory_headroom: Annotated[float, Field(strict=True, ge=0, lt=1)] | None = None
 
 

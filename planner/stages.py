@@ -85,31 +85,58 @@ class StageSums:
         Which matrix each layout has.
     kind : ndarray (pp, chunks)
         Kind of each virtual stage.
+    recomputed : tuple of ndarray (layer kinds, d)
+        How many layers of each kind recomputation works on, one matrix a split and policy of the batch.
     """
 
     matrices: tuple[FloatArray, ...]
     split: IntArray
     kind: IntArray
+    recomputed: tuple[FloatArray, ...]
 
     @classmethod
     def of(cls, model: ModelSpec, pp: int, vpp: int, schedule: str, splits: IntArray) -> StageSums:
         """For layouts of `splits`, ndarray (n,)."""
         unique, inverse = np.unique(splits, return_inverse=True)
         tables = [assignment(model, pp, vpp, schedule, int(s)) for s in unique]
+        return cls.of_tables(tables, [t[:-2] for t in tables], inverse.reshape(-1))
+
+    @classmethod
+    def of_tables(cls, tables: Sequence[FloatArray], again: Sequence[FloatArray], which: IntArray) -> StageSums:
+        """For layouts that hold what `tables` say.
+
+        Parameters
+        ----------
+        tables : sequence of ndarray (blocks, pp, chunks)
+            Results of `assignment`.
+        again : sequence of ndarray (layer kinds, pp, chunks)
+            Of these the layers that recomputation works on.
+        which : ndarray (n,)
+            Table of each layout.
+        """
+        shape, blocks = tables[0].shape[1:], len(tables[0])
+        joined = [np.concatenate([t, a]).reshape(blocks + len(a), -1) for t, a in zip(tables, again, strict=True)]
         if len(tables) > 1:  # kinds differ from split to split
-            kind = np.arange(tables[0][0].size).reshape(tables[0].shape[1:])
-            return cls(tuple(t.reshape(len(t), -1) for t in tables), inverse.reshape(-1), kind)
-        flat = tables[0].reshape(len(tables[0]), -1)
-        columns, where = np.unique(flat, axis=1, return_inverse=True)
-        return cls((columns,), inverse.reshape(-1), where.reshape(tables[0].shape[1:]))
+            kind = np.arange(joined[0].shape[1]).reshape(shape)
+        else:
+            columns, where = np.unique(joined[0], axis=1, return_inverse=True)
+            joined, kind = [columns], where.reshape(shape)
+        return cls(tuple(t[:blocks] for t in joined), which, kind, tuple(t[blocks:] for t in joined))
 
     def sum(self, blocks: Sequence[FloatArray]) -> FloatArray:
         """Of per-block values (each ndarray (n,); layers, then embedding and head): ndarray (n, d)."""
+        return self._times(blocks, self.matrices)
+
+    def again(self, layers: Sequence[FloatArray]) -> FloatArray:
+        """Of the recomputed layers, given the value of one of each kind (each ndarray (n,)): ndarray (n, d)."""
+        return self._times(layers, self.recomputed)
+
+    def _times(self, blocks: Sequence[FloatArray], matrices: tuple[FloatArray, ...]) -> FloatArray:
         values = np.stack(blocks, axis=-1)
-        if len(self.matrices) == 1:
-            return np.asarray(values @ self.matrices[0])
+        if len(matrices) == 1:
+            return np.asarray(values @ matrices[0])
         found = np.empty((len(values), self.kind.size))
-        for i, matrix in enumerate(self.matrices):
+        for i, matrix in enumerate(matrices):
             rows = np.flatnonzero(self.split == i)
             found[rows] = values[rows] @ matrix
         return found

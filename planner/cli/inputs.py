@@ -165,9 +165,13 @@ def layout(world: int, values: dict[str, Any], n_layers: int) -> Layout:
     from dataclasses import replace
 
     from planner.layout import Layout, parse_split, with_defaults
+    from planner.layout.recompute import parse_layers, parse_modules
 
     given = {name: value for name, value in values.items() if value is not None}
     split = given.pop("stage_layers", None)
+    for name, parse in (("recompute_modules", parse_modules), ("recompute_layers", parse_layers)):
+        if name in given:
+            given[name] = parse(given[name], option(name))
     made = Layout(**given)
     filled = with_defaults(made, world)
     if split is not None:

@@ -30,7 +30,25 @@ Etp = Annotated[int | None, typer.Option("--etp", help="Tensor parallel degree o
 Zero = Annotated[int | None, typer.Option("--zero-stage", help="ZeRO stage 0-3; 3 is FSDP.")]
 Fsdp = Annotated[int | None, typer.Option("--fsdp", help="Ranks over which ZeRO/FSDP shards; all of dp if not given.")]
 Mbs = Annotated[int | None, typer.Option("--mbs", help="Sequences per micro-batch.")]
-Recompute = Annotated[str | None, typer.Option("--recompute", help="none, selective or full.")]
+Recompute = Annotated[
+    str | None, typer.Option("--recompute", help="none, selective, full, block, every or op.")
+]
+RecomputeModules = Annotated[
+    str | None,
+    typer.Option(
+        "--recompute-modules",
+        metavar="layernorm,moe_act",
+        help="What a selective policy recomputes, in Megatron-Core's words; the attention core if not given.",
+    ),
+]
+RecomputeLayers = Annotated[
+    str | None,
+    typer.Option(
+        "--recompute-layers",
+        metavar="2 | 4,2,1,0",
+        help="Layers of a chunk (full), of a virtual stage (block), or every n-th; one for all stages, or one each.",
+    ),
+]
 Schedule = Annotated[str | None, typer.Option("--schedule", help="Pipeline schedule (list schedules).")]
 StageLayers = Annotated[
     str | None,

@@ -55,6 +55,8 @@ def predict(
     recompute: lay.Recompute = None,
     schedule: lay.Schedule = None,
     stage_layers: lay.StageLayers = None,
+    recompute_modules: lay.RecomputeModules = None,
+    recompute_layers: lay.RecomputeLayers = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")
     ] = False,
@@ -68,7 +70,7 @@ def predict(
     degrees = {
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
-        "stage_layers": stage_layers,
+        "stage_layers": stage_layers, "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,

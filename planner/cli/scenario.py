@@ -220,6 +220,8 @@ def rows_of(result: SearchResult) -> list[dict[str, Any]]:
         "fsdp",
         "mbs",
         "recompute",
+        "recompute_modules",
+        "recompute_layers",
         "schedule",
     )
     rows = []

@@ -56,7 +56,15 @@ def search(
     zero_stage: Annotated[Range, _range("--zero-stage", "ZeRO stages to try.")] = None,
     fsdp: Annotated[Range, _range("--fsdp", "Shard degrees; 0 is all of dp.")] = None,
     mbs: Annotated[Range, _range("--mbs", "Sequences per micro-batch.")] = None,
-    recompute: Annotated[Range, typer.Option("--recompute", metavar="NAME,...", help="none, selective, full.")] = None,
+    recompute: Annotated[
+        Range, typer.Option("--recompute", metavar="NAME,...", help="none, selective, full, block, every, op.")
+    ] = None,
+    recompute_modules: Annotated[
+        Range, typer.Option("--recompute-modules", metavar="A+B,...", help="Sets of modules of a selective policy.")
+    ] = None,
+    recompute_layers: Annotated[
+        Range, _range("--recompute-layers", "Layers of a chunk, of a block, or the frequency; 0 is the default.")
+    ] = None,
     schedule: Annotated[Range, typer.Option("--schedule", metavar="NAME,...", help="See: list schedules.")] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")
@@ -74,6 +82,7 @@ def search(
     space = {
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
+        "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
@@ -102,7 +111,7 @@ def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:
     for name, text in options.items():
         if text is None:
             continue
-        if name in ("recompute", "schedule"):
+        if name in ("recompute", "recompute_modules", "schedule"):
             found[name] = tuple(part.strip() for part in text.split(","))
             continue
         try:

@@ -3,7 +3,6 @@
 from planner.layout.degrees import (
     AXES,
     DEGREES,
-    RECOMPUTE,
     SCHEDULES,
     Layout,
     LayoutBatch,
@@ -11,6 +10,7 @@ from planner.layout.degrees import (
     with_defaults,
 )
 from planner.layout.grids import both_grids, grid_texts
+from planner.layout.recompute import RECOMPUTE
 from planner.layout.remedies import RuleContext
 from planner.layout.rules import RULES, Rule, check, faults, validate
 from planner.layout.splits import is_even, parse_split, split_faults, split_id, split_layers, split_of, split_text

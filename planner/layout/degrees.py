@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape, group_shape
+from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
@@ -22,7 +23,6 @@ from planner.schedule import names as schedule_names
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-RECOMPUTE: tuple[str, ...] = ("none", "selective", "full")
 SCHEDULES: tuple[str, ...] = schedule_names()
 DEGREES: tuple[str, ...] = ("tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "fsdp", "mbs")
 AXES: tuple[str, ...] = (
@@ -60,6 +60,8 @@ CODES: dict[str, Code] = {
     "recompute": _position(RECOMPUTE),
     "schedule": _position(SCHEDULES),
     "stage_layers": Code(split_id, split_of),
+    "recompute_modules": Code(modules_code, modules_of),
+    "recompute_layers": Code(split_id, split_of),
 }
 """Field of `Layout` -> its code; every other field is a whole number as it is."""
 
@@ -84,12 +86,18 @@ class Layout:
         Ranks over which ZeRO/FSDP shards; 0 means all of dp (and cp). dp = replicas * fsdp.
     mbs : int
         Sequences per micro-batch and data-parallel rank.
-    recompute : {'none', 'selective', 'full'}
+    recompute : {'none', 'selective', 'full', 'block', 'every', 'op'}
+        Kind of activation recomputation (`planner.layout.recompute`).
     schedule : str
         Name of a pipeline schedule; 1f1b when pp is 1.
     stage_layers : tuple of int
         Decoder layers of each virtual stage, in the order of the model; empty for the default rule
         (`planner.layout.splits.split_layers`). The first and the last may be 0: embedding or loss alone.
+    recompute_modules : tuple of str
+        Of a selective policy, out of `planner.layout.recompute.MODULES`; empty: the attention core.
+    recompute_layers : tuple of int
+        Layers of a chunk (full), recomputed layers of a virtual stage (block), or the frequency (every): one number
+        for all virtual stages, or one each. Empty: 1, all of them, 2.
     """
 
     tp: int = 1
@@ -106,6 +114,8 @@ class Layout:
     recompute: str = "none"
     schedule: str = "1f1b"
     stage_layers: tuple[int, ...] = ()
+    recompute_modules: tuple[str, ...] = ()
+    recompute_layers: tuple[int, ...] = ()
 
     @property
     def world(self) -> int:
@@ -127,7 +137,8 @@ class Layout:
             parts.append(f"fsdp{self.fsdp}")
         parts.append(f"mbs{self.mbs}")
         if self.recompute != "none":
-            parts.append(self.recompute)
+            numbers = ",".join(map(str, self.recompute_layers))
+            parts.append(" ".join(filter(None, (self.recompute, "+".join(self.recompute_modules), numbers))))
         if self.pp > 1:
             parts.append(self.schedule)
         if self.stage_layers:
@@ -147,8 +158,8 @@ class LayoutBatch:
     """Many layouts as arrays of one shape (``()`` for a single one).
 
     Fields as in `Layout`, those that are no numbers by their `CODES`: `recompute` and `schedule` are
-    indices into `RECOMPUTE` and `SCHEDULES`, `stage_layers` is a number of `planner.layout.splits.split_id`
-    (0 is the default rule).
+    indices into `RECOMPUTE` and `SCHEDULES`, `stage_layers` and `recompute_layers` are numbers of
+    `planner.layout.splits.split_id` (0 is the default rule), `recompute_modules` has a bit for each module.
     """
 
     tp: IntArray
@@ -165,6 +176,8 @@ class LayoutBatch:
     recompute: IntArray
     schedule: IntArray
     stage_layers: IntArray
+    recompute_modules: IntArray
+    recompute_layers: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:

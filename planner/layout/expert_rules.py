@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.degrees import RECOMPUTE, SCHEDULES, Layout, LayoutBatch
+from planner.layout.degrees import SCHEDULES, Layout, LayoutBatch
+from planner.layout.recompute import RECOMPUTE, WHOLE_LAYERS
 from planner.layout.remedies import RuleContext, expert_counts
 from planner.schedule import get as get_schedule
 
 BoolArray = NDArray[np.bool_]
-_FULL = RECOMPUTE.index("full")
+_WHOLE = (*WHOLE_LAYERS, RECOMPUTE.index("op"))
 _SIDE_BY_SIDE = np.asarray([get_schedule(n).interleaved or get_schedule(n).directions > 1 for n in SCHEDULES])
 
 
@@ -38,7 +39,7 @@ def overlap_recompute(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     """Exchanges that overlap are not recomputed (Megatron-Core ``transformer_config.py``)."""
     if not _overlaps(ctx):
         return np.ones(np.shape(b.tp), dtype=np.bool_)
-    return np.asarray(b.recompute != _FULL)
+    return np.asarray(~np.isin(b.recompute, _WHOLE))
 
 
 def explain_overlap_recompute(lay: Layout, _: RuleContext) -> tuple[str, str, str]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import expert_rules, model_rules, precision_rules
+from planner.layout import expert_rules, model_rules, precision_rules, recompute_rules
 from planner.layout.degrees import (
-    RECOMPUTE,
     SCHEDULES,
     BoolArray,
     IntArray,
@@ -21,6 +20,7 @@ from planner.layout.degrees import (
     LayoutBatch,
     divisors,
 )
+from planner.layout.recompute import MODULES, RECOMPUTE
 from planner.layout.remedies import (
     MOST_ACTIONS,
     RuleContext,
@@ -390,6 +390,27 @@ RULES: tuple[Rule, ...] = (
         explain_split_recompute,
     ),
     Rule(
+        "framework-recompute",
+        "The framework has the kind of recomputation.",
+        recompute_rules.kind_known,
+        recompute_rules.explain_kind,
+        (),
+    ),
+    Rule(
+        "recompute-modules",
+        "Recomputed modules belong to a selective policy, and the model has them.",
+        recompute_rules.modules_fit,
+        recompute_rules.explain_modules,
+        (),
+    ),
+    Rule(
+        "recompute-layers",
+        "Numbers of recomputed layers belong to full, block or every, and a virtual stage holds as many.",
+        recompute_rules.layers_fit,
+        recompute_rules.explain_layers_fit,
+        ("degrees-positive", "layers-stages"),
+    ),
+    Rule(
         "framework-schedule",
         "The framework runs the pipeline schedule.",
         _framework_schedule,
@@ -432,6 +453,10 @@ def _unknown_names(layout: Layout, where: str) -> list[Fault]:
             found.append(
                 Fault(f"{name} is {value!r}", where, "it is not a known name", " or ".join(allowed), f"{name}-known")
             )
+    unknown = [name for name in layout.recompute_modules if name not in MODULES]
+    if unknown:
+        what = f"recompute_modules is {', '.join(map(repr, unknown))}"
+        found.append(Fault(what, where, "it is not a known name", ", ".join(MODULES), "recompute-modules-known"))
     return found
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout import is_even, split_id
+from planner.layout import RECOMPUTE, LayoutBatch, is_even, split_id
 from planner.price import BlockPrice, PassPrice
 from planner.priced import PricedModel
 
@@ -83,7 +82,8 @@ def with_balanced_stages(priced: PricedModel) -> PricedModel:
     chosen = np.flatnonzero(uneven & (layouts.stage_layers == 0))
     if not len(chosen):
         return priced
-    keys = np.stack([priced.inverse[chosen], layouts.recompute[chosen], stages[chosen]], axis=1)
+    policy = np.where(_on_every_layer(layouts), priced.policy, -1)
+    keys = np.stack([priced.inverse[chosen], policy[chosen], stages[chosen]], axis=1)
     unique, back = np.unique(keys, axis=0, return_inverse=True)
     found = np.zeros(len(unique), dtype=np.int64)
     for count in np.unique(unique[:, 2]):
@@ -95,13 +95,19 @@ def with_balanced_stages(priced: PricedModel) -> PricedModel:
     return replace(priced, layouts=replace(layouts, stage_layers=split))
 
 
-def _seconds(priced: PricedModel, rows: IntArray, recompute: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _on_every_layer(layouts: LayoutBatch) -> NDArray[np.bool_]:
+    """Whether recomputation adds the same to every layer; a block of layers adds the same to every stage."""
+    some = (layouts.recompute == RECOMPUTE.index("block")) & (layouts.recompute_layers > 0)
+    return np.asarray(~some)
+
+
+def _seconds(priced: PricedModel, rows: IntArray, policy: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds of every layer (n, layers), of the embedding and of the head (n,), forward and backward."""
 
     def total(block: BlockPrice) -> FloatArray:
         once = _picked((block.forward, block.backward_input, block.backward_weight), rows)
-        again: Sequence[FloatArray] = [_picked((block.rerun_selective,), rows), _picked((block.rerun_full,), rows)]
-        return np.asarray(once + np.choose(recompute, [np.zeros(len(rows)), *again]))
+        again = np.stack([np.zeros(len(rows)), *(_picked((rerun,), rows) for rerun in block.rerun)])
+        return np.asarray(once + again[policy + 1, np.arange(len(rows))])
 
     kinds = {layer: i for i, layer in enumerate(priced.model.layer_kinds())}
     each = np.stack([total(block) for block in priced.layers], axis=1)

@@ -99,8 +99,11 @@ class SearchResult:
         """The rows as a pandas frame."""
         import pandas
 
-        rows = [{**record, "stage_layers": split_text(record["stage_layers"])} for record in self.records()]
-        return pandas.DataFrame(rows)
+        def flat(record: dict[str, Any]) -> dict[str, Any]:
+            words = {name: split_text(record[name]) for name in ("stage_layers", "recompute_layers")}
+            return {**record, **words, "recompute_modules": "+".join(record["recompute_modules"])}
+
+        return pandas.DataFrame([flat(record) for record in self.records()])
 
 
 def _exposed(step: Step) -> float:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
-from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, is_even
+from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, is_even, split_id
+from planner.layout.recompute import MODULES, SEARCHED, WHOLE_LAYERS, modules_code, parse_modules
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.presets import of as preset_of
@@ -28,6 +29,10 @@ class Space:
     ----------
     tp, sp, cp, pp, vpp, dp, ep, etp, zero_stage, fsdp, mbs : tuple of int
     recompute, schedule : tuple of str
+    recompute_modules : tuple of str
+        Sets of modules such as ``"layernorm+moe_act"``, for the selective policies.
+    recompute_layers : tuple of int
+        Layers of a chunk, of a block, or the frequency, on every virtual stage; 0 is the default.
     """
 
     tp: tuple[int, ...] = ()
@@ -43,6 +48,8 @@ class Space:
     mbs: tuple[int, ...] = ()
     recompute: tuple[str, ...] = ()
     schedule: tuple[str, ...] = ()
+    recompute_modules: tuple[str, ...] = ()
+    recompute_layers: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
@@ -56,8 +63,13 @@ class Space:
         for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
             bad = [v for v in ranges.get(name, ()) if v not in allowed]
             faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", " or ".join(allowed)) for v in bad]
-        for name in known - {"recompute", "schedule"}:
-            least = 0 if name in ("sp", "zero_stage", "fsdp") else 1
+        for text in ranges.get("recompute_modules", ()):
+            words = str(text).split("+")
+            if any(word not in MODULES for word in words):
+                fix = "modules with plus signs between: " + ", ".join(MODULES)
+                faults.append(Fault(f"recompute_modules {text!r} is unknown", "search.recompute_modules", "", fix))
+        for name in known - {"recompute", "recompute_modules", "schedule"}:
+            least = 0 if name in ("sp", "zero_stage", "fsdp", "recompute_layers") else 1
             most = {"sp": 1, "zero_stage": 3}.get(name)
             for v in ranges.get(name, ()):
                 if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):
@@ -129,10 +141,14 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     schedules = tuple(space.schedule) or tuple(sorted(preset_of(workload).searched_schedules))
     names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs")
     axes = [np.asarray(ranges[n], dtype=np.int64) for n in names]
-    axes.append(np.asarray([RECOMPUTE.index(r) for r in (space.recompute or RECOMPUTE)], dtype=np.int64))
+    sets = [parse_modules(text, "search.recompute_modules") for text in space.recompute_modules] or [()]
+    numbers = [(n,) if n else () for n in space.recompute_layers] or [()]
+    axes.append(np.asarray([RECOMPUTE.index(r) for r in (space.recompute or SEARCHED)], dtype=np.int64))
+    axes.append(np.asarray([modules_code(modules) for modules in sets], dtype=np.int64))
+    axes.append(np.asarray([split_id(number) for number in numbers], dtype=np.int64))
     axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
     even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
-    grid = _grid(axes, [*names, "recompute", "schedule"], even)
+    grid = _grid(axes, [*names, "recompute", "recompute_modules", "recompute_layers", "schedule"], even)
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
     layouts = LayoutBatch.filled(grid)
@@ -170,7 +186,7 @@ def _grid(
 
     Schedules and vpp without a pipeline, sequence parallelism without tensor parallelism, and a
     schedule whose kind contradicts vpp are left out before the product is laid out; so are the pairs
-    of pp and vpp that `even` has not.
+    of pp and vpp that `even` has not, and modules or numbers of layers with policies that have none.
     """
     columns: dict[str, NDArray[np.int64]] = {}
     most = int(axes[names.index("vpp")].max())
@@ -190,6 +206,13 @@ def _grid(
             keep = (columns["vpp"] == 1) | (columns["pp"] > 1)
             if even is not None:
                 keep &= even[columns["pp"], columns["vpp"]]
+        elif name == "recompute_modules":
+            keep = (columns["recompute"] == RECOMPUTE.index("selective")) | (columns[name] == axis[0])
+            columns[name] = np.where(columns["recompute"] == RECOMPUTE.index("selective"), columns[name], 0)
+        elif name == "recompute_layers":
+            counted = np.isin(columns["recompute"], WHOLE_LAYERS)
+            keep = counted | (columns[name] == axis[0])
+            columns[name] = np.where(counted, columns[name], 0)
         elif name == "schedule":
             single = columns["pp"] == 1
             keep = np.where(

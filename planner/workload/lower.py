@@ -17,6 +17,7 @@ from planner.workload.context import Shapes
 from planner.workload.dense import mlp_ops
 from planner.workload.moe import moe_ops
 from planner.workload.op import Block, Op
+from planner.workload.recompute import SavedParts, pieces, saved_by_op, tagged
 from planner.workload.split import layer_inputs, output_gradients
 from planner.workload.state_space import mixer_ops
 
@@ -111,13 +112,15 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         hidden = float(s.model.hidden)
         branches = (s.keeps_input(name, s.tokens_sp, hidden) for name in ("attention.qkv", "mlp.up"))
         shared_input = np.minimum(*branches)
-    outside = saved_attention + saved_feed + row * s.width * layer.n_norms + masks - shared_input
+    other = np.asarray(row * s.width * layer.n_norms + masks - shared_input)
+    outside = np.asarray(saved_attention + saved_feed + other)
     return Block(
         name=_name(layer) + (f"_{index}" if index else ""),
-        ops=tuple(ops),
+        ops=tuple(tagged(ops, layer, s)),
         saved_bytes=np.asarray(outside + saved_core),
-        saved_selective_bytes=np.asarray(outside),
         saved_full_bytes=np.asarray(row * s.width),
+        saved_op_bytes=saved_by_op(layer, s),
+        pieces=pieces(layer, SavedParts(saved_attention, saved_core, saved_feed, other), s),
         weight_bytes=_waiting(layer, outside, saved_core, ops, s),
     )
 
@@ -161,7 +164,7 @@ def _embedding(s: Shapes) -> Block:
             saved = np.asarray(saved + row * mask)
     # The scatter-add of the weight gradient reads the gradient of every row.
     waiting = (saved if s.preset.split_keeps_graph else s.tokens * 8.0) + n if s.lora is None else np.zeros(())
-    return Block("embedding", _kept(ops), saved, saved, saved, weight_bytes=np.asarray(waiting))
+    return Block("embedding", _kept(ops), saved, weight_bytes=np.asarray(waiting))
 
 
 def _head(s: Shapes) -> Block:
@@ -207,5 +210,5 @@ def _head(s: Shapes) -> Block:
     saved = np.asarray((1.0 + normed) * s.tokens_sp * s.model.hidden * s.width)
     inputs = saved + logits * kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width * normed
     waiting = np.asarray(inputs + output_gradients(ops, s))
-    ends = np.asarray(logits * kept), np.asarray(logits * gradient)
-    return Block("head", _kept(ops), saved, saved, saved, *ends, waiting)
+    held, written = np.asarray(logits * kept), np.asarray(logits * gradient)
+    return Block("head", _kept(ops), saved, logits_bytes=held, logits_grad_bytes=written, weight_bytes=waiting)

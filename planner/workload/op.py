@@ -53,7 +53,12 @@ class Op:
     kernels : float or array
         Host launches of one run (an eager chain is several).
     rerun : {'never', 'full', 'selective'}
-        The mildest recompute policy under which the backward runs this forward op again.
+        ``never``: no recompute policy runs this forward op again. ``selective``: it belongs to the attention core.
+    modules : tuple of str
+        Recompute modules that hold this forward op (`planner.workload.recompute`).
+    full_share, op_share : float
+        Share of this forward op that the backward runs again where whole layers are recomputed, and
+        under the policy ``op``.
     skips_first : bool
         Not run by the first micro-batch of a step (gradient accumulation by autograd).
     first_only : bool
@@ -75,6 +80,9 @@ class Op:
     count: ArrayLike = 1.0
     kernels: float | FloatArray = 1.0
     rerun: Rerun = "full"
+    modules: tuple[str, ...] = ()
+    full_share: float = 1.0
+    op_share: float = 1.0
     skips_first: bool = False
     first_only: bool = False
     behind: str = ""
@@ -113,6 +121,30 @@ def attention_pairs(q_len: ArrayLike, kv_len: ArrayLike, causal: bool, window: i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Part of what a layer saves for the backward.
+
+    Attributes
+    ----------
+    nbytes : ndarray
+        Of one micro-batch.
+    dropped_by : tuple of str
+        Recompute modules that drop it.
+    kept_for : tuple of str
+        Modules whose checkpoint it is the input of: it is kept for them alone; empty: kept by itself.
+    """
+
+    nbytes: FloatArray
+    dropped_by: tuple[str, ...] = ()
+    kept_for: tuple[str, ...] = ()
+
+    def kept(self, modules: tuple[str, ...]) -> bool:
+        """Whether it is kept while these modules are recomputed."""
+        wanted = not self.kept_for or any(m in modules for m in self.kept_for)
+        return wanted and not any(m in modules for m in self.dropped_by)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """The ops of one layer kind (or of the embedding or the head) for one micro-batch.
 
@@ -123,8 +155,13 @@ class Block:
         Forward and backward ops in program order.
     saved_bytes : array
         Kept for the backward per micro-batch without recomputation.
-    saved_selective_bytes, saved_full_bytes : array
-        The same with selective and full recomputation.
+    saved_full_bytes, saved_op_bytes : array
+        The same where the whole layer is recomputed: its input; and under the policy ``op``.
+    pieces : tuple of Piece
+        `saved_bytes` by what a selective policy drops of it; empty where nothing is ever recomputed.
+    kept_bytes, rebuilt_bytes : array
+        Kept under the layout's own policy where it works on this block, and rebuilt by it at a time; filled where
+        blocks stand for layouts (`planner.assemble.lowered_for`).
     weight_bytes : array
         Kept per micro-batch between the input and the weight gradient where the backward is split: inputs
         of the matrices and gradients of their outputs (`planner.workload.split`).
@@ -136,8 +173,11 @@ class Block:
     name: str
     ops: tuple[Op, ...]
     saved_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
-    saved_selective_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     saved_full_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     logits_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     logits_grad_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     weight_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    saved_op_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    kept_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    rebuilt_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    pieces: tuple[Piece, ...] = ()

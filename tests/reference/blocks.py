@@ -9,6 +9,7 @@ from hwmodels import kernels
 from planner.model.spec import DecoderLayer, LatentAttention, Mamba1, Mlp, Moe, Weight
 from tests.reference.mixers import mixer
 from tests.reference.ops import Parts, Rank
+from tests.reference.recomputed import Recomputed, Saved, recomputed
 
 
 @dataclass
@@ -20,9 +21,10 @@ class Block:
     weight_gradient: Parts
     again: Parts
     saved: float
-    """Under the layout's recomputation."""
+    """Under the layout's recomputation, where it works on this block."""
     saved_whole: float
-    saved_core: float
+    rebuilt: float
+    """By that recomputation at a time."""
     waiting: float
     """Between I and W: inputs of the matrices and gradients of their outputs."""
 
@@ -30,18 +32,11 @@ class Block:
 NOTHING = Parts(0.0, 0.0, 0.0)
 
 
-def _finish(rank: Rank, saved: float, core: float, kept_whole: float, inputs: float, *, layer: bool) -> Block:
+def _finish(rank: Rank, saved: float, inputs: float, again: Recomputed | None = None) -> Block:
     """Sum the items; `inputs`: the matrices'. Only decoder layers are checkpointed (Korthikanti et al., section 5)."""
-    recompute = rank.layout.recompute
-    again, kept = NOTHING, saved + core
-    if recompute == "full" and layer:
-        again = rank.parts("F", ("full", "selective"))
-    if recompute == "selective":
-        again = rank.parts("F", ("selective",))
-    if layer:
-        kept = {"none": saved + core, "selective": saved, "full": kept_whole}[recompute]
-    return Block(rank.parts("F"), rank.parts("I"), rank.parts("W"), again, kept, saved + core, core,
-                 (saved + core if rank.preset.split_keeps_graph else inputs) + sum(rank.gradients))  # fmt: skip
+    found = again or Recomputed(lambda _: 0.0, saved, 0.0)
+    return Block(rank.parts("F"), rank.parts("I"), rank.parts("W"), rank.parts("F", found.share), found.kept, saved,
+                 found.rebuilt, (saved if rank.preset.split_keeps_graph else inputs) + sum(rank.gradients))  # fmt: skip
 
 
 def _norm(rank: Rank, name: str) -> None:
@@ -89,10 +84,13 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     a, w = layer.softmax, rank.width
     assert a is not None
     heads, kv = _heads(rank, layer)
+    start = len(rank.items)
     weights = [p for p in a.parameters(rank.model.hidden) if isinstance(p, Weight)]
+    latent = isinstance(a, LatentAttention)
     if isinstance(a, LatentAttention):  # only the up-projections are split: the latents and the rotary key enter
         wide = (a.q_lora_rank or rank.hidden) + a.kv_lora_rank + a.rope_dim
         rank.enter("latent", "attention.kv_b", wide, module="qkv")
+        rank.mark(start, "mla_up_proj")
     else:
         rank.enter("attention.qkv", module="qkv")
     done: set[str] = set()
@@ -104,17 +102,24 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
         together = [p for p in weights if p.name != "o" and (p.fused_with or p.name) == name]
         rows = rank.tokens_sp if weight.shard == "replicated" else rank.tokens
         wide = sum(rank.columns(p) for p in together)
+        start = len(rank.items)
         rank.linear(f"attention.{name}", rows, rank.rows_in(weight), wide, module="qkv", normed=True)
+        rank.mark(start, *(("mla_up_proj",) if latent and weight.shard == "column" else ()))
     qk = w * rank.tokens * a.qk_dim * (heads + kv)
     if not rank.model.learned_positions and a.rotary:
         passes, launches = (2, 2) if rank.preset.fused_elementwise else (5, 8)
+        start = len(rank.items)
         for way in ("F", "I"):
             rank.moved("rotary" + way, way, passes * qk * rank.model.rotary_fraction, launches)
+        rank.mark(start, *(("mla_up_proj",) if latent else ()))
     if getattr(a, "qk_norm", None):
         rank.moved("qk_norm", "F", 2 * qk, 2)
         rank.moved("qk_norm.grad", "I", 3 * qk, 2)
     fused = rank.preset.attention in ("flash", "sdpa-cpu")
     core = _fused_core(rank, layer) if fused else _unfused_core(rank, layer)
+    for item in rank.items:
+        item.modules |= {"core_attn"} if item.rerun == "selective" else set()
+        item.by_op = 0.0 if item.name == "coreF" else item.by_op
     if a.gated:  # sigmoid(gate) * output: three tensors forward, five backward
         nbytes = w * rank.tokens * heads * a.v_dim
         rank.moved("gate", "F", 3 * nbytes)
@@ -230,8 +235,11 @@ def _act_width(rank: Rank, gated: bool) -> float:
 
 
 def _mlp(rank: Rank, ffn: Mlp) -> float:
+    start = len(rank.items)
     weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
-    return rank.input_kept(rank.tokens_kept, rank.hidden, "up") + _dense(rank, "mlp", weights, ffn.gated)
+    inside = _dense(rank, "mlp", weights, ffn.gated)
+    rank.mark(start, "mlp")
+    return rank.input_kept(rank.tokens_kept, rank.hidden, "up") + inside
 
 
 def _moe(rank: Rank, ffn: Moe) -> float:
@@ -240,6 +248,7 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     weights = [p for p in ffn.parameters(rank.model.hidden) if isinstance(p, Weight)]
     experts = [p for p in weights if p.expert]
     shared = [p for p in weights if p.name in ("shared_gate", "shared_up", "shared_down")]
+    begin = len(rank.items)
     scores = rank.tokens_sp * ffn.n_experts
     rank.section = "attention"  # the router belongs to the part before the exchange
     rank.linear("router", rank.tokens_sp, h, ffn.n_experts, high=True)
@@ -267,7 +276,9 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     narrow, wide = rank.rows_in(experts[-1]), sum(rank.columns(p) for p in experts[:-1])
     rank.section = "experts"
     rank.grouped("moe.expert.up", each, h, wide, held)
+    start = len(rank.items)
     _activation(rank, "moe.expert.act", each * held, narrow, ffn.gated)
+    rank.mark(start, "moe_act")
     rank.grouped("moe.expert.down", each, narrow, h, held)
     if rank.lora is None:
         rank.accumulate("moe.expert", held * h * (wide + narrow))
@@ -277,8 +288,11 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     saved += rank.input_kept(rank.tokens_sp, h, "", high=True)
     saved += rank.input_kept(each * held, h, "") + rank.input_kept(each * held, narrow, "")
     if shared:
+        start = len(rank.items)
         saved += _dense(rank, "shared", shared, ffn.gated)
         saved += rank.input_kept(rank.tokens_kept, h, "up", free=rank.lora is None)  # the router's input
+        rank.mark(start, "shared_experts")
+    rank.mark(begin, "moe")
     return saved
 
 
@@ -361,26 +375,35 @@ def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
     rank = replace(rank, items=[], gradients=[], plain=plain, section="attention")
     for i in range(layer.n_norms):
+        start = len(rank.items)
         _norm(rank, f"norm{i}")
-    saved = core = 0.0
+        # Transformer Engine fuses a norm with a grouped-query or mixer projection, and with a dense up projection
+        behind = layer.ffn if i or layer.attention is None else layer.attention
+        alone = isinstance(behind, LatentAttention | Moe) or not rank.preset.norm_in_linear
+        rank.mark(start, *(("layernorm",) if i < 2 and alone and layer.recurrent is not behind else ()))
+    attention = core = feed = other = 0.0
     row = rank.tokens_sp * rank.hidden
+    start = len(rank.items)
     if layer.attention is not None:
         if layer.softmax is not None:
-            saved, core = _attention(rank, layer)
+            attention, core = _attention(rank, layer)
         elif layer.recurrent is not None:
-            saved = mixer(rank, layer.recurrent)
+            attention = mixer(rank, layer.recurrent)
         _residual(rank, "attention.residual")
-        saved += row if rank.preset.dropout else 0.0
+        other += row if rank.preset.dropout else 0.0
     rank.section = ""
     if layer.ffn is not None:
-        saved += _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
+        feed = _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
         _residual(rank, "ffn.residual")
-        saved += row if rank.preset.dropout else 0.0
-    saved += row * rank.width * layer.n_norms
+        other += row if rank.preset.dropout else 0.0
+    other += row * rank.width * layer.n_norms
     if layer.parallel and layer.n_norms == 1:
         # attention and feed-forward read one normalised tensor
-        saved -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
-    return _finish(rank, saved, core, row * rank.width, _inputs(rank, layer, saved), layer=True)
+        other -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
+    outside = attention + feed + other
+    rows = _expert_rows(rank, layer.ffn) * layer.ffn.n_experts / rank.layout.ep if isinstance(layer.ffn, Moe) else 0.0
+    again = recomputed(rank, layer, Saved(attention, core, feed, other, rows))
+    return _finish(rank, outside + core, _inputs(rank, layer, outside), again)
 
 
 def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
@@ -423,10 +446,10 @@ def embedding(rank: Rank) -> Block:
         if trained:
             rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
     if not trained:
-        return _finish(rank, 0.0, 0.0, 0.0, 0.0, layer=False)
+        return _finish(rank, 0.0, 0.0)
     # The scatter-add reads the token numbers and the gradient of every row.
     rank.gradients.append(n)
-    return _finish(rank, 8.0 * rank.tokens + row * mask, 0.0, 0.0, 8.0 * rank.tokens, layer=False)
+    return _finish(rank, 8.0 * rank.tokens + row * mask, 8.0 * rank.tokens)
 
 
 def vocabulary(rows: int, multiple: int, tp: int) -> int:
@@ -460,4 +483,4 @@ def head(rank: Rank) -> tuple[Block, float, float]:
     inputs = rank.tokens_kept * rank.hidden * w if rank.lora is None else 0.0
     if rank.preset.split_keeps_graph:  # PyTorch's graph holds the logits as well
         rank.gradients.append(logits * kept)
-    return _finish(rank, saved, 0.0, 0.0, inputs, layer=False), logits * kept, logits * gradient
+    return _finish(rank, saved, inputs), logits * kept, logits * gradient

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hwmodels.cluster import Cluster
 from hwmodels.cluster import load as load_cluster
 from planner import optimizers, presets
-from planner.layout import Layout, RuleContext, divisors, faults
+from planner.layout import RECOMPUTE, Layout, RuleContext, divisors, faults
+from planner.layout.recompute import MODULES
 from planner.model import load as load_model
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec, Moe
@@ -264,7 +265,38 @@ KINDS = [
         ("mixed", "dropout", A, Layout(dp=8), "fp16", "megatron-2021", {}),
     )
 ]  # fmt: skip
-CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS)
+MLA, MOE = "deepseek-v2-lite", "moe"
+PP4 = {"pp": 4, "dp": 2}
+RECOMPUTED = [
+    _case(f"recompute {name}", model, B if "fp8" in precision else A, framework, 16, 1024, precision, **degrees)
+    for name, model, framework, precision, degrees in (
+        ("mlp", "gpt", "megatron", "bf16", {"tp": 2, "dp": 4, "recompute": "selective", "recompute_modules": ("mlp",)}),
+        ("mlp layernorm", "llama-3.2-1b", "generic", "bf16", {"tp": 2, "sp": 1, "dp": 4, "recompute": "selective",
+                                                             "recompute_modules": ("layernorm", "mlp")}),
+        ("moe parts", MOE, "megatron", "bf16", {"dp": 8, "ep": 4, "recompute": "selective", "recompute_modules": (
+            "core_attn", "moe_act", "layernorm", "shared_experts")}),
+        ("moe", MOE, "generic", "fp8-block", {"dp": 8, "ep": 2, "recompute": "selective", "recompute_modules": (
+            "layernorm", "mlp", "moe")}),
+        ("mla", MLA, "megatron", "bf16", {"tp": 2, "sp": 1, "dp": 4, "ep": 4, "recompute": "selective",
+                                          "recompute_modules": ("layernorm", "mla_up_proj", "mlp", "moe_act")}),
+        ("parallel", "phi-2", "generic", "bf16", {"dp": 8, "recompute": "selective",
+                                                  "recompute_modules": ("layernorm", "mlp")}),
+        ("uniform 3", "gpt", "megatron", "bf16", {**PP4, "recompute": "full", "recompute_layers": (3,)}),
+        ("uniform 8", MOE, "generic", "bf16", {"dp": 8, "ep": 2, "recompute": "full", "recompute_layers": (8,)}),
+        ("block 1", MOE, "megatron", "bf16", {**PP4, "recompute": "block", "recompute_layers": (1,)}),
+        ("block by stage", "gpt", "megatron-2022", "fp16", {**PP4, "recompute": "block",
+                                                           "recompute_layers": (3, 2, 1, 0)}),
+        ("block all", "gpt", "generic", "bf16", {"pp": 2, "vpp": 2, "dp": 4, "schedule": INTER, "recompute": "block"}),
+        ("every 2", "llama-3.2-1b", "fsdp2", "bf16", {"dp": 8, "zero_stage": 3, "recompute": "every"}),
+        ("every 3", "gpt-uneven", "fsdp2", "bf16", {**PP4, "recompute": "every", "recompute_layers": (3,)}),
+        ("early full", "llama-3.2-1b", "fsdp2", "bf16", {"dp": 8, "zero_stage": 3, "recompute": "full"}),
+        ("op", "llama-3.2-1b", "fsdp2", "bf16", {"tp": 2, "sp": 1, "dp": 4, "zero_stage": 3, "recompute": "op"}),
+        ("op moe", MOE, "fsdp2", "bf16", {"dp": 8, "ep": 2, "zero_stage": 3, "recompute": "op"}),
+        ("op gpt", "gpt", "fsdp2", "fp32", {"dp": 8, "zero_stage": 3, "recompute": "op"}),
+        ("op mla", MLA, "generic", "bf16", {"tp": 2, "sp": 1, "dp": 4, "recompute": "op"}),
+    )
+]
+CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",
@@ -299,9 +331,12 @@ def cases(draw: st.DrawFn) -> Case:
     layout = Layout(
         tp=tp, sp=draw(st.integers(0, 1)) if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp, dp=dp, ep=ep, etp=etp,
         zero_stage=zero, fsdp=draw(st.sampled_from((0, *divisors(dp)))) if zero else 0, mbs=mbs,
-        recompute=draw(st.sampled_from(("none", "selective", "full"))), schedule=schedule,
-        stage_layers=stage_layers,
+        recompute=draw(st.sampled_from(RECOMPUTE)), schedule=schedule, stage_layers=stage_layers,
     )  # fmt: skip
+    if layout.recompute == "selective":
+        layout = replace(layout, recompute_modules=draw(st.sampled_from(((), *((m,) for m in MODULES), MODULES))))
+    elif layout.recompute in ("full", "block", "every"):
+        layout = replace(layout, recompute_layers=draw(st.sampled_from(((), (1,), (2,)))))
     seq = draw(st.sampled_from((512, 1024)))
     lora = draw(st.sampled_from((None, None, None, Lora(), EVERYWHERE, Lora(base="nf4"))))
     documents = draw(st.sampled_from((None, None, Documents(128.0, 2.5e4))))

@@ -8,7 +8,8 @@ matrices come from the model's own parameter lists; seconds from the laws of `hw
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,9 +32,16 @@ class Item:
     seconds: float
     launches: float
     comm: str = ""
+    kind: str = ""
+    """Which collective."""
     behind: str | tuple[str, str] = ""
     """A kernel beside which the collective runs; or a part of the layer and passes of another micro-batch."""
     rerun: str = "full"
+    modules: frozenset[str] = frozenset()
+    """Recompute modules that hold it."""
+    whole: float = 1.0
+    """Share that a recomputed layer runs again, and `by_op` under torchtitan's per-op policy."""
+    by_op: float = 1.0
     later: bool = False
     """Runs in every micro-batch but the first."""
     first: bool = False
@@ -237,7 +245,8 @@ class Rank:
         if size == 1:
             return
         one = self.seconds_of(op, nbytes * uneven, size, stride)  # the busiest pair sets the time of all
-        self.items.append(Item(name, way, one * runs, runs, "ep" if axis in ("etp", "ep_etp") else axis, behind, rerun,
+        group = "ep" if axis in ("etp", "ep_etp") else axis
+        self.items.append(Item(name, way, one * runs, runs, group, op, behind, rerun,
                                slow=slow_beside(self.cluster, op, size, stride)))  # fmt: skip
 
     def expert_kernel(self, name: str, way: str, phase: str, tokens: float, topk: float, experts: float, dtype: str,
@@ -253,7 +262,7 @@ class Rank:
         sms = float(collectives.expert_sms(self.cluster.device, experts=experts, impl=impl))
         near = collectives.expert_beside(self.cluster, sms)
         slow = float(near.compute), float(near.collective)
-        self.items.append(Item(name, way, float(one.mid), 1.0, "ep", behind, slow=slow))
+        self.items.append(Item(name, way, float(one.mid), 1.0, "ep", phase, behind, slow=slow))
 
     # -- tensor parallelism -------------------------------------------------------------------
 
@@ -288,9 +297,19 @@ class Rank:
 
     # -- sums ---------------------------------------------------------------------------------
 
-    def parts(self, way: str, rerun: tuple[str, ...] = ()) -> Parts:
-        """Sum of the items of one direction; with `rerun`, of what recomputation runs again."""
-        chosen = [i for i in self.items if i.way == way and (not rerun or i.rerun in rerun)]
+    def mark(self, start: int, *modules: str) -> None:
+        """Everything since `start` items belongs to these recompute modules too."""
+        for item in self.items[start:]:
+            item.modules |= set(modules)
+
+    def parts(self, way: str, share: Callable[[Item], float] | None = None) -> Parts:
+        """Sum of the items of one direction; with `share`, of what recomputation runs again."""
+        of = share or (lambda _: 1.0)
+        chosen = [
+            replace(i, seconds=i.seconds * of(i), launches=i.launches * of(i))
+            for i in self.items
+            if i.way == way and of(i)
+        ]
         near = (way,) if self.splits else ("I", "W", "F")
         seconds = {i.name: i.seconds for i in self.items if not i.comm and i.way in near}
         compute = sum(i.seconds for i in chosen if not i.comm)
@@ -301,7 +320,7 @@ class Rank:
                 continue
             covered = 0.0
             another = isinstance(item.behind, tuple)
-            if item.behind and not (another and rerun):  # what recomputation runs again has no partner
+            if item.behind and not (another and share):  # what recomputation runs again has no partner
                 beside = self.other(*item.behind) if another else seconds.get(item.behind, 0.0)
                 # Side by side the GEMM runs at 1/a and the collective at 1/b of its rate, until one ends.
                 a, b, k, c = *item.slow, beside, item.seconds

@@ -27,6 +27,7 @@ from tests.reference.formats import (
     scaled_of,
 )
 from tests.reference.ops import Rank, axis_of, collective, pair, slow_beside
+from tests.reference.recomputed import rebuilt_together
 from tests.reference.timing import Durations, Plan, Played, play
 
 
@@ -75,6 +76,11 @@ class _Stage:
     ends: list[Block]
     dense: Held
     expert: Held
+    kept: list[float]
+    """Bytes of each layer under the recomputation of this stage."""
+    again: set[int]
+    together: list[list[int]]
+    """Layers that are recomputed, and which of them are rebuilt together."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -134,7 +140,14 @@ class _Step:
                 if model.tied_embeddings and lay.pp > 1:
                     n = self.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
                     dense += Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
-            found.append(_Stage(self.schedule.rank_of(number, lay.pp), blocks, ends, dense, expert))
+            together = rebuilt_together(lay, s, len(blocks))
+            kept = [b.saved_whole for b in blocks]
+            for members in together:
+                for i in members:
+                    kept[i] = blocks[i].saved if i == members[0] else 0.0
+            again = {i for members in together for i in members}
+            rank = self.schedule.rank_of(number, lay.pp)
+            found.append(_Stage(rank, blocks, ends, dense, expert, kept, again, together))
         return found
 
     # -- communication --------------------------------------------------------------------------
@@ -280,9 +293,10 @@ class _Step:
         host = float(self.preset.microbatch_s.value) / lay.vpp
         alone = self._alone() if self.preset.moe_exchange_overlap else [0.0] * lay.pp
         forward = [sum(b.forward.total + b.forward.paired * alone[s.rank] for b in s.blocks) + host for s in stages]
+        reruns = [sum(s.layers[i].again.total for i in s.again) for s in stages]
         backward = [
-            sum(b.input_gradient.total + b.again.total + b.input_gradient.paired * alone[s.rank] for b in s.blocks)
-            for s in stages
+            sum(b.input_gradient.total + b.input_gradient.paired * alone[s.rank] for b in s.blocks) + again
+            for s, again in zip(stages, reruns, strict=True)
         ]
         weight = [sum(b.weight_gradient.total for b in s.blocks) for s in stages]
         unshard = [self._gather(s.dense, s.expert, k) if plan.unshard != "none" else 0.0 for s in stages]
@@ -368,7 +382,8 @@ class _Step:
         """Activation bytes at each rank's peak, and most micro-batches between a last stage's F and B."""
         peaks, losses = [], []
         for r, actions in enumerate(self.schedule.actions(self.lay.pp, self.microbatches, self.lay.vpp)):
-            saved = {s: sum(b.saved for b in stage.blocks) for s, stage in enumerate(self.stages) if stage.rank == r}
+            saved = {s: sum(stage.kept) + sum(b.saved for b in stage.ends)
+                     for s, stage in enumerate(self.stages) if stage.rank == r}  # fmt: skip
             waiting = {s: sum(b.waiting for b in self.stages[s].blocks) for s in saved}
             held = peak = 0.0
             open_last = at_loss = 0
@@ -388,11 +403,17 @@ class _Step:
         return peaks, losses
 
     def _rebuilt(self, rank: int) -> float:
-        """The largest layer (or attention core) that the rank's recomputation rebuilds at a time."""
-        own = [b for s in self.stages if s.rank == rank for b in s.layers]
-        if self.lay.recompute == "full":
-            return max((b.saved_whole for b in own), default=0.0)
-        return max((b.saved_core for b in own), default=0.0) if self.lay.recompute == "selective" else 0.0
+        """Most that the rank's recomputation rebuilds at a time, beyond whole layers behind it, free by then."""
+        found = [0.0]
+        by_itself = self.lay.recompute in ("selective", "op") or (self.lay.recompute == "full" and
+                                                                  not self.lay.recompute_layers)  # fmt: skip
+        for stage in (s for s in self.stages if s.rank == rank):
+            for members in stage.together:
+                built = sum(stage.layers[i].rebuilt for i in members)
+                behind = range(members[-1] + 1, len(stage.layers))
+                freed = sum(stage.layers[i].saved_whole for i in behind if i not in stage.again)
+                found.append(built if by_itself else built - freed)
+        return max(found)
 
     def _beside(self, rank: int) -> float:
         """A forward beside a backward: a micro-batch of a virtual stage more, without a pipeline a layer more."""
