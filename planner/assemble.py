@@ -130,7 +130,8 @@ def assemble(
 ) -> Group:
     """Durations of every node for the layouts at `index`, which share the rest of the arguments."""
     layouts = priced.layouts.take(index)
-    comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule)
+    comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule,
+                     priced.workload.mtp_layers)  # fmt: skip
     first, same = layouts.distinct(DATA_PARALLEL_KEYS)
     alike = layouts.take(first)
     data = data_parallel_costs(
@@ -275,7 +276,11 @@ class _Stages:
             each = [part(rerun)[self.rows] for rerun in block.rerun]
             return each[0] if len(each) == 1 else np.stack(each)[policy, np.arange(len(policy))]
 
-        return self.sums.again([own(block) for block in self.priced.layers])
+        found = self.sums.again([own(block) for block in self.priced.layers])
+        if not self.priced.workload.mtp_layers:
+            return found
+        none = [np.zeros(len(policy)) for _ in (*self.priced.layers, self.priced.embedding)]
+        return found + self.sums.sum([*none, own(self.priced.head)])  # prediction steps behind the last layer
 
     def work(self) -> _Work:
         """Seconds, their split by phase, spread and FLOPs of one micro-batch."""

@@ -30,17 +30,20 @@ change the exposed first and last piece by less than 1/40 of the traffic."""
 
 
 def comm_plan(
-    model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero_stage: int, sharing: bool, schedule: str = "1f1b"
-) -> CommPlan:
+    model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero_stage: int, sharing: bool,
+    schedule: str = "1f1b", mtp_layers: int = 0,
+) -> CommPlan:  # fmt: skip
     """Which communication nodes a step has.
 
     Parameters
     ----------
     sharing : bool
         Whether any parameter is held by several ranks: dp·cp > 1, or experts with edp > 1.
+    mtp_layers : int
+        Prediction steps, which share the embedding with the first stage.
     """
     layers = max(model.n_layers // (pp * vpp), 1)
-    tied = model.tied_embeddings and pp > 1
+    tied = (model.tied_embeddings or mtp_layers > 0) and pp > 1
     blocking = not preset.p2p_overlap
     if not sharing:
         return CommPlan(p2p_blocking=blocking, tied_embedding=tied)

@@ -12,10 +12,11 @@ from hwmodels.kernels.formats import format_of
 from planner import optimizers, power
 from planner.assemble import Group
 from planner.expert_notes import expert_notes
-from planner.flops import FORMULA, hardware_flops, model_flops
+from planner.flops import formula_of, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout, split_id, split_text
 from planner.memory import MemoryEstimate, verdict
+from planner.model_notes import model_notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
@@ -77,8 +78,9 @@ def detail(
         )
         for rank in range(group.pp)
     ]
-    flops = model_flops(priced.model, workload)
-    hardware = hardware_flops(priced.model, workload, layout)
+    formula = formula_of(workload)
+    flops = model_flops(priced.model, workload, formula)
+    hardware = hardware_flops(priced.model, workload, layout, formula)
     peak = cluster.device.peak(format_of(recipe_of(workload, priced.preset).forward).peak) * layout.world
     tokens = workload.gbs * workload.seq_len
     lower = float(bounds(group, np.asarray([position]))[0])
@@ -166,7 +168,7 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     preset = priced.preset
     found = [
         f"framework preset {preset.name}: {preset.notes}",
-        f"FLOPs: {FORMULA}",
+        f"FLOPs: {formula_of(priced.workload)}",
         f"interval: each law at its residual, in quadrature with {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
     ]
     if priced.cluster.device.tdp_w > 0:
@@ -175,6 +177,7 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     found += _pipeline_notes(priced, layout)
     found += _training_notes(priced)
     found += _recompute_notes(priced, layout)
+    found += model_notes(priced)
     if layout.cp > 1:
         found.append("context parallel: all-gather of keys and values; no measured evidence")
     return found

@@ -68,6 +68,11 @@ FORMULAS = {
 FORMULA = FORMULAS["full"]
 
 
+def formula_of(workload: Workload) -> FlopFormula:
+    """The formula that a workload names."""
+    return FORMULAS[workload.flop_formula]
+
+
 def _matrix_flops(layer: DecoderLayer, hidden: int) -> float:
     """Forward FLOPs a token of the layer's matrices."""
     return _products(layer, hidden, lambda _: True)
@@ -125,6 +130,11 @@ def _ends_flops(model: ModelSpec, workload: Workload, formula: FlopFormula) -> f
     return per_token
 
 
+def _prediction_flops(model: ModelSpec, formula: FlopFormula) -> float:
+    """Forward FLOPs a token of a prediction step beside its decoder layer: its projection, and the head again."""
+    return 4.0 * model.hidden**2 + (2.0 * model.hidden * model.vocab if formula.head else 0.0)
+
+
 def _layer_flops(layer: DecoderLayer, model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:
     return _matrix_flops(layer, model.hidden) + _mixing_flops(layer, workload.attended_tokens, formula)
 
@@ -132,8 +142,9 @@ def _layer_flops(layer: DecoderLayer, model: ModelSpec, workload: Workload, form
 def model_flops(model: ModelSpec, workload: Workload, formula: FlopFormula = FORMULA) -> float:
     """FLOPs of one step over all ranks, without recomputation."""
     per_token = _ends_flops(model, workload, formula)
-    for layer in model.layers:
+    for layer in (*model.layers, *model.mtp_used(workload.mtp_layers)):
         per_token += _layer_flops(layer, model, workload, formula)
+    per_token += workload.mtp_layers * _prediction_flops(model, formula)
     return 3.0 * per_token * workload.seq_len * workload.gbs - _not_run(model, workload, formula)
 
 
@@ -141,9 +152,9 @@ def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> floa
     """Weight gradients of frozen matrices, less the adapters' own products (6 FLOPs a parameter and token)."""
     if workload.lora is None:
         return 0.0
-    frozen = _ends_flops(model, workload, formula)
+    frozen = _ends_flops(model, workload, formula) + workload.mtp_layers * _prediction_flops(model, formula)
     added = 0.0
-    for layer in model.layers:
+    for layer in (*model.layers, *model.mtp_used(workload.mtp_layers)):
         frozen += _matrix_flops(layer, model.hidden)
         added += 6.0 * count(adapter_weights(layer, model.hidden, workload.lora))
     return (frozen - added) * workload.seq_len * workload.gbs
@@ -152,7 +163,8 @@ def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> floa
 def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout, formula: FlopFormula = FORMULA) -> float:
     """FLOPs of one step with what the layout's recomputation runs again.
 
-    Whole layers count in full, also where a framework leaves out their last product.
+    Whole layers count in full, also where a framework leaves out their last product; with the layer of a prediction
+    step goes its projection.
     """
     shares = layout.stage_layers or split_layers(model.n_layers, layout.pp * layout.vpp) or (model.n_layers,)
     chosen = recomputes_layer(layout.recompute, layout.recompute_layers, shares)
@@ -162,6 +174,11 @@ def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout, formula
             again += _part_again(layer, model.hidden, workload.attended_tokens, layout, formula)
         elif recomputed:
             again += _layer_flops(layer, model, workload, formula)
+    for layer in model.mtp_used(workload.mtp_layers):
+        if layout.recompute in ("selective", "op"):
+            again += _part_again(layer, model.hidden, workload.attended_tokens, layout, formula)
+        elif layout.recompute != "none":
+            again += _layer_flops(layer, model, workload, formula) + 4.0 * model.hidden**2
     return model_flops(model, workload, formula) + again * workload.seq_len * workload.gbs
 
 

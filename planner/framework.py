@@ -150,6 +150,8 @@ class FrameworkPreset(MoeSwitches):
         Pipeline schedules that it runs (names of `planner.schedule`).
     searched_schedules : tuple of str
         Those that a search tries where it is not told which.
+    config_mtp : bool
+        A run trains the prediction layers of the model's config unless told otherwise.
     interleaved_rounds : {'pp', 'equal', 'any'}
         Micro-batches of an interleaved schedule. ``pp``: multiples of pp (Megatron-LM to 2023). ``equal``: M // pp
         equal rounds (PyTorch's runtime). ``any``: pp or more, in rounds that may differ (Megatron-Core's
@@ -240,6 +242,7 @@ class FrameworkPreset(MoeSwitches):
     interleaved_rounds: Rounds = "any"
     sequence_parallel: bool = False
     blank_vpp: int = 1
+    config_mtp: bool = False
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
     tp_backward_overlap: bool = True

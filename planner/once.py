@@ -151,8 +151,12 @@ def data_parallel_wait(
 
 
 def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
-    """All-reduce of the tied embedding's gradient between first and last stage; none where it is frozen."""
-    if pp == 1 or not priced.model.tied_embeddings or priced.workload.lora is not None:
+    """All-reduce of a shared embedding's gradient between first and last stage; none where it is frozen.
+
+    Tied to the head, or looked up there by prediction steps.
+    """
+    shared = priced.model.tied_embeddings or priced.workload.mtp_layers > 0
+    if pp == 1 or not shared or priced.workload.lora is not None:
         return np.zeros(len(layouts))
     grad = gradient_bytes(priced.workload, priced.preset)
     rows = padded_vocab(priced.model, priced.preset, layouts.tp)

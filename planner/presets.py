@@ -139,10 +139,12 @@ _BRIDGE = replace(
     name="megatron-bridge",
     fp8_recipe="fp8-current",
     blank_vpp=1,
+    config_mtp=True,
     notes="Megatron-Bridge's performance recipes: as nemo, but fp8 is current scaling and a pipeline is interleaved "
     "only where its virtual stages are stated.",
     source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance (fp8_cs, virtual_pipeline_model_parallel_size "
-    "null), training/mixed_precision.py (grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16), CHANGELOG",
+    "null), models/conversion/model_bridge.py (num_nextn_predict_layers to mtp_num_layers), "
+    "training/mixed_precision.py (grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16), CHANGELOG",
 )
 
 _PRESETS: dict[str, FrameworkPreset] = {

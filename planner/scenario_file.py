@@ -20,7 +20,7 @@ from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workl
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
 from planner.switches import Switches, normal
-from planner.training import KINDS, MODULES
+from planner.training import FLOP_FORMULAS, KINDS, MODULES, MOST_MTP
 
 MAX = "max"
 NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
@@ -221,6 +221,8 @@ class WorkloadFile(Strict):
     routing: RoutingFile = RoutingFile()
     grad_dtype: Literal["", "fp32", "bf16"] = ""
     main_dtype: Literal["fp32", "bf16", "remainder"] = "fp32"
+    mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP)] = 0
+    flop_formula: Literal[FLOP_FORMULAS] = "full"  # type: ignore[valid-type]
     switches: Annotated[Any, PlainValidator(_switches, json_schema_input_type=dict[str, str])] = ()
 
     def workload(self) -> Workload:

@@ -7,7 +7,7 @@ gradient and parameter collectives move. Used by the memory model and by the ass
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,9 +249,33 @@ def block_parameters(
         head = LocalParameters(np.asarray(head.dense + copy), head.expert)
     else:
         head = LocalParameters(np.asarray(head.dense + padding), head.expert)
+    if workload.mtp_layers and not model.tied_embeddings:  # the look-up of further tokens needs the table there too
+        copy = np.where(layouts.pp > 1, rows * model.hidden / tp, 0.0)
+        head = LocalParameters(np.asarray(head.dense + copy), head.expert)
     if workload.lora is None:
         ends = (replace(block, other_dense=block.dense) for block in (embedding, head))
     else:
         ends = (replace(block, frozen_dense=block.dense) for block in (embedding, head))
     first, last = ends
+    for layer in model.mtp_used(workload.mtp_layers):
+        last = _joined(last, _prediction_parameters(model, layer, layouts, workload))
     return first, layers, last
+
+
+def _prediction_parameters(
+    model: ModelSpec, layer: DecoderLayer, layouts: LayoutBatch, workload: Workload
+) -> LocalParameters:
+    """Local parameters of one multi-token-prediction step: its decoder layer, projection and norms."""
+    extra = model.mtp_extra()
+    own = local_parameters(extra, layouts)
+    matrix = local_parameters([p for p in extra if isinstance(p, Weight)], layouts).dense
+    if workload.lora is not None:
+        added = LocalParameters(own.dense, own.expert, own.dense, own.expert, matrix)
+    else:
+        added = LocalParameters(own.dense, own.expert, packed_dense=matrix, other_dense=np.asarray(own.dense - matrix))
+    return _joined(layer_parameters(layer, model.hidden, layouts, workload), added)
+
+
+def _joined(one: LocalParameters, other: LocalParameters) -> LocalParameters:
+    """Both together."""
+    return LocalParameters(*(np.asarray(getattr(one, f.name) + getattr(other, f.name)) for f in fields(one)))

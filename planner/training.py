@@ -21,6 +21,11 @@ and up are one)."""
 
 BASES: tuple[str, ...] = ("", "nf4")
 MOST_RANK = 1024
+MOST_MTP = 8
+"""Most multi-token-prediction steps: far beyond the one that published models train."""
+
+FLOP_FORMULAS: tuple[str, ...] = ("full", "causal", "full-no-head", "causal-no-head")
+"""What MFU may count (`planner.flops`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,11 @@ class Workload:
         One of `planner.optimizers.MAIN_DTYPES`.
     routing : Routing
         How tokens fall on experts; balanced and dropless by default. Dense models do not read it.
+    mtp_layers : int
+        Multi-token-prediction steps that are trained (Megatron-Core ``--mtp-num-layers``); 0 for none, whatever the
+        config of the model holds.
+    flop_formula : str
+        What counts as model FLOPs: a name of `planner.flops.FORMULAS`.
     switches : tuple of (name, word)
         Fields of the framework preset that this run sets otherwise (`planner.switches`).
     """
@@ -152,6 +162,8 @@ class Workload:
     main_dtype: str = "fp32"
     switches: Switches = ()
     routing: Routing = Routing()
+    mtp_layers: int = 0
+    flop_formula: str = "full"
 
     def __post_init__(self) -> None:
         faults = []
@@ -160,6 +172,12 @@ class Workload:
             if not 1 <= value <= LARGEST:
                 why = f"{name} is a whole number from 1 to {LARGEST}"
                 faults.append(Fault(f"{name} is {value}", f"workload.{name}", why, str(example)))
+        if not 0 <= self.mtp_layers <= MOST_MTP:
+            why = f"prediction steps are a whole number up to {MOST_MTP}"
+            faults.append(Fault(f"mtp_layers is {self.mtp_layers}", "workload.mtp_layers", why, "1, as in DeepSeek-V3"))
+        if self.flop_formula not in FLOP_FORMULAS:
+            fix = " or ".join(FLOP_FORMULAS)
+            faults.append(Fault(f"flop_formula is {self.flop_formula!r}", "workload.flop_formula", "", fix))
         if self.kind not in KINDS:
             faults.append(Fault(f"kind is {self.kind!r}", "workload.kind", "", " or ".join(KINDS)))
         if self.lora is not None and self.kind != "lora":
@@ -192,6 +210,7 @@ class Workload:
             found += [f"base {self.lora.base}"] * bool(self.lora.base)
         if self.documents is not None:
             found.append(f"documents of {self.documents.mean_tokens:g} tokens (attending {self.attended_tokens:g})")
+        found += [f"{self.mtp_layers} prediction steps"] * bool(self.mtp_layers)
         found += [f"gradients {self.grad_dtype}"] * bool(self.grad_dtype)
         found += [f"main weights {self.main_dtype}"] * (self.main_dtype != "fp32")
         found += [described(self.switches)] * bool(self.switches)

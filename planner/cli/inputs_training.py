@@ -32,6 +32,11 @@ DocumentsText = Annotated[
 ]
 GradDtype = Annotated[str | None, typer.Option("--grad-dtype", help="fp32 or bf16; the framework's if not given.")]
 MainDtype = Annotated[str | None, typer.Option("--main-dtype", help="Main weights: fp32 (default), bf16, remainder.")]
+Mtp = Annotated[int | None, typer.Option("--mtp", help="Multi-token-prediction steps that are trained (0).")]
+Flops = Annotated[
+    str | None,
+    typer.Option("--flops", metavar="NAME", help="What MFU counts: full, causal, full-no-head or causal-no-head."),
+]
 Switch = Annotated[
     list[str] | None,
     typer.Option(
@@ -150,6 +155,8 @@ def stated(
     main_dtype: str | None,
     switch: list[str] | None = None,
     load: str | None = None,
+    mtp: int | None = None,
+    formula: str | None = None,
 ) -> dict[str, Any]:
     """The options that were given, read; None where not given. Adapters mean that only they are trained.
 
@@ -171,7 +178,7 @@ def stated(
         "kind": kind or (None if adapters is None else "lora"),
         "lora": read(lora, adapters), "documents": read(documents, lengths),
         "grad_dtype": grad_dtype, "main_dtype": main_dtype, "switches": read(switches, switch),
-        "routing": read(routing, load),
+        "routing": read(routing, load), "mtp_layers": mtp, "flop_formula": formula,
     }  # fmt: skip
     if faults:
         raise InputError(faults)

@@ -41,6 +41,8 @@ def predict(
     main_dtype: training.MainDtype = None,
     switch: training.Switch = None,
     routing: training.RoutingText = None,
+    mtp: training.Mtp = None,
+    flops: training.Flops = None,
     tp: lay.Tp = None,
     sp: lay.Sp = None,
     cp: lay.Cp = None,
@@ -74,7 +76,7 @@ def predict(
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
-        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing),
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops),
     }  # fmt: skip
     if plan is not None:
         lay.not_with_plan(model=model, **stated, **degrees)

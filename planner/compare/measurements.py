@@ -23,7 +23,7 @@ from planner.plan import Lora, Workload
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
-from planner.training import KINDS
+from planner.training import KINDS, MOST_MTP
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
@@ -313,6 +313,20 @@ def _precision(row: Row, assumed: list[str]) -> str:
     return found
 
 
+_MTP = re.compile(r"mtp[-_]num[-_]layers=(\d+)")
+
+
+def _prediction_steps(row: Row) -> int:
+    """Multi-token-prediction steps: by Megatron-Core's option, the ``m`` of a pipeline layout, or the known config."""
+    if flag := _MTP.search(row.other_flags):
+        return min(int(flag[1]), MOST_MTP)
+    stated = _PP_LAYOUT.search(row.other_flags)
+    if stated:
+        return int("m" in stated[1])
+    known = known_model(row.model) if presets.get(framework_of(row)).config_mtp else None
+    return len(known.mtp_layers) if known is not None and known.hidden == (row.hidden or known.hidden) else 0
+
+
 def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workload:
     """What was trained; adapters at the rank that the row's model name states, else the defaults of `Lora`."""
     name = OPTIMIZERS.get(row.optimizer.lower())
@@ -330,7 +344,7 @@ def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workloa
     switches = tuple(moe_switches_of(row.other_flags).items()) if row.n_experts else ()
     return Workload(
         row.seq_len or 0, gbs, _precision(row, assumed), name, framework, kind, lora, switches=switches,
-        routing=routing_of(row.other_flags),
+        routing=routing_of(row.other_flags), mtp_layers=_prediction_steps(row),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ the GEMMs of the cost model are all read from that list, so they cannot disagree
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from planner.model.attention import Attention, LatentAttention
@@ -204,10 +204,11 @@ class ModelSpec:
         """The layers of `depth` multi-token-prediction steps.
 
         The config's own, then more of the last kind: Megatron-Core (``--mtp-num-layers``) builds each like the
-        decoder's last layer.
+        decoder's last layer, in whatever format a recipe leaves its ends.
         """
         own = self.mtp_layers[:depth]
-        return own + ((self.mtp_layers or self.layers)[-1],) * (depth - len(own))
+        like = replace((self.mtp_layers or self.layers)[-1], high_precision=False)
+        return own + (like,) * (depth - len(own))
 
     def kv_bytes_per_token(self, width: float = 2.0) -> float:
         """Bytes that a key-value cache of all attention layers keeps of a token, no window applied."""
@@ -230,14 +231,23 @@ class ModelSpec:
                 total += state_width * layer.recurrent.state_elements
         return total
 
+    def mtp_extra(self) -> tuple[Parameter, ...]:
+        """What a multi-token-prediction step has beside its decoder layer.
+
+        Norms of hidden state and embedding, the projection of both, and a norm before the shared head.
+        """
+        return (
+            Weight("mtp_proj", 2 * self.hidden, self.hidden, "column"),
+            *(Vector(f"mtp_norm_{i}", self.norm_width) for i in range(3)),
+        )
+
     @property
     def mtp_parameters(self) -> int:
         """Parameters of the multi-token-prediction layers, which `parameters` leaves out.
 
-        Each adds, beside its decoder layer, two norms and a 2h -> h projection of the
-        joined hidden state and embedding, and a final norm (DeepSeek-V3, section 2.2).
+        Each adds `mtp_extra` beside its decoder layer (DeepSeek-V3, section 2.2).
         """
-        extra = 2 * self.hidden * self.hidden + 3 * self.hidden
+        extra = count(self.mtp_extra())
         return sum(count(layer.parameters(self.hidden)) + extra for layer in self.mtp_layers)
 
     @property

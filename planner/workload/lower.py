@@ -17,6 +17,7 @@ from planner.workload.context import Shapes
 from planner.workload.dense import mlp_ops
 from planner.workload.moe import moe_ops
 from planner.workload.op import Block, Op
+from planner.workload.prediction import with_prediction
 from planner.workload.recompute import SavedParts, pieces, saved_by_op, tagged
 from planner.workload.split import layer_inputs, output_gradients
 from planner.workload.state_space import mixer_ops
@@ -46,7 +47,11 @@ def lower(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: Fr
     s = Shapes.of(model, workload, layouts, preset)
     blocks = tuple(_layer(layer, index, s) for index, layer in enumerate(model.layer_kinds()))
     boundary = np.asarray(s.tokens_sp * model.hidden * s.width)
-    return Lowered(_embedding(s), blocks, _head(s), boundary)
+    further = model.mtp_used(workload.mtp_layers)
+    head = with_prediction(
+        _head(s), further, s, lambda layer: _layer(layer, 0, s), lambda name: _norm_ops(name, s)
+    )
+    return Lowered(_embedding(s), blocks, head, boundary)
 
 
 def _norm_ops(name: str, s: Shapes) -> list[Op]:

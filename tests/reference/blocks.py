@@ -374,6 +374,19 @@ def _exchange(rank: Rank, ffn: Moe, copies: float, load: float, uneven: float, s
 def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block:
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
     rank = replace(rank, items=[], gradients=[], plain=plain, section="attention")
+    saved = _fill_layer(rank, layer)
+    outside = saved.attention + saved.feed + saved.other
+    return _finish(rank, outside + saved.core, _inputs(rank, layer, outside), recomputed(rank, layer, saved))
+
+
+def _row(rank: Rank) -> float:
+    """Bytes of the residual stream of a micro-batch on this rank."""
+    return rank.tokens_sp * rank.hidden * rank.width
+
+
+def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
+    """Kernels of a layer; returns the bytes that it saves."""
+    rank.section = "attention"
     for i in range(layer.n_norms):
         start = len(rank.items)
         _norm(rank, f"norm{i}")
@@ -400,10 +413,8 @@ def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block
     if layer.parallel and layer.n_norms == 1:
         # attention and feed-forward read one normalised tensor
         other -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
-    outside = attention + feed + other
     rows = _expert_rows(rank, layer.ffn) * layer.ffn.n_experts / rank.layout.ep if isinstance(layer.ffn, Moe) else 0.0
-    again = recomputed(rank, layer, Saved(attention, core, feed, other, rows))
-    return _finish(rank, outside + core, _inputs(rank, layer, outside), again)
+    return Saved(attention, core, feed, other, rows)
 
 
 def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
@@ -460,8 +471,57 @@ def vocabulary(rows: int, multiple: int, tp: int) -> int:
 
 
 def head(rank: Rank) -> tuple[Block, float, float]:
-    """Final norm, vocabulary-parallel projection and loss; also the logits' bytes kept and of their gradient."""
+    """Head and prediction steps in one; also the logits' bytes kept and of their gradient.
+
+    A step (DeepSeek-V3, section 2.2): look the next token up, norm both, h and embedding -> h, a layer, the head.
+    """
     rank = replace(rank, items=[], gradients=[])
+    saved, inputs, kept, gradient = _fill_head(rank)
+    for item in rank.items:
+        item.rerun = "never"
+    stays, shares = saved, []
+    for layer in rank.model.mtp_used(rank.workload.mtp_layers):
+        n, w = rank.tokens * rank.hidden, rank.width
+        ids = 8.0 * rank.tokens if rank.lora is None else 0.0
+        rank.section = ""
+        begun = len(rank.items)
+        rank.moved("mtp lookup", "F", 2 * w * n)
+        rank.leave("mtp embedding", high=True)
+        if rank.lora is None:
+            rank.moved("mtp lookup.grad", "W", 3 * w * n)
+        for item in rank.items[begun:]:
+            item.rerun = "never"
+        _norm(rank, "enorm")
+        _norm(rank, "hnorm")
+        for way in ("F", "I"):
+            rank.moved("mtp concat" + way, way, 4 * _row(rank))
+        rank.enter("mtp.proj", features=2 * rank.hidden)
+        rank.linear("mtp.proj", rank.tokens, 2 * rank.hidden, rank.hidden / rank.layout.tp)
+        rank.collective("mtp gather", "F", "all_gather", "tp", w * n)
+        if rank.layout.sp:
+            rank.collective("mtp gather", "I", "all_gather", "tp", w * n)
+        joined = rank.input_kept(rank.tokens_kept, 2 * rank.hidden, "")
+        found = _fill_layer(rank, layer)
+        outside = found.attention + found.feed + found.other
+        policy = recomputed(rank, layer, found)
+        shares.append(policy.share)
+        rank.section = ""
+        begun = len(rank.items)
+        again, head_inputs, _, _ = _fill_head(rank)
+        for item in rank.items[begun:]:
+            item.rerun = "never"
+        own = ids + 2 * _row(rank) + joined
+        inputs += joined + _inputs(rank, layer, outside) + head_inputs
+        saved += own + outside + found.core + again
+        whole = rank.layout.recompute in ("full", "block", "every")
+        stays += again + (ids + 2 * _row(rank) if whole else own + policy.kept)
+    steps = 1 + len(shares)
+    behind = Recomputed(lambda i: 0.0 if i.rerun == "never" else shares[0](i), stays, 0.0) if shares else None
+    return _finish(rank, saved, inputs, behind), kept * steps, gradient
+
+
+def _fill_head(rank: Rank) -> tuple[float, float, float, float]:
+    """Final norm, vocabulary-parallel projection and loss; bytes saved, of inputs, of logits and their gradient."""
     vocab = vocabulary(rank.model.vocab, rank.preset.vocab_multiple, rank.layout.tp) / rank.layout.tp
     logits, w = rank.tokens * vocab, rank.width
     _norm(rank, "final_norm")
@@ -483,4 +543,4 @@ def head(rank: Rank) -> tuple[Block, float, float]:
     inputs = rank.tokens_kept * rank.hidden * w if rank.lora is None else 0.0
     if rank.preset.split_keeps_graph:  # PyTorch's graph holds the logits as well
         rank.gradients.append(logits * kept)
-    return _finish(rank, saved, inputs), logits * kept, logits * gradient
+    return saved, inputs, logits * kept, logits * gradient

@@ -243,6 +243,17 @@ ROUTED = [
          {"routing": Routing(1.7, 1.5, pad_to_capacity=True)}),
     )
 ]
+STEPS = [
+    _trained(f"prediction {label}", model, A, 16, 1024, layout, precision, framework, mtp_layers=depth, **rest)
+    for label, model, layout, precision, framework, depth, rest in (
+        ("zero-1", "moe", EXPERTS, "bf16", "megatron", 1, {}),
+        ("pipeline", "moe", Layout(pp=4, dp=2, ep=2, recompute="full"), "bf16", "generic", 1, {}),
+        ("tied", "gpt", Layout(tp=2, pp=2, dp=2, recompute="selective"), "fp16", "megatron-2022", 2, {}),
+        ("zb", "llama-3.2-1b", Layout(pp=2, dp=4, schedule="zb-h1"), "bf16", "generic", 1, {}),
+        ("zero-3", "deepseek-v2-lite", SHARDED, "bf16", "fsdp2", 1, {}),
+        ("lora", "llama-3.1-8b", SPLIT, "bf16", "nemo", 1, {"kind": "lora", "lora": EVERYWHERE}),
+    )
+]
 KINDS = [
     _trained(f"{model} {label}", model, cluster, 16, 1024, layout, precision, framework, **rest)
     for model, label, cluster, layout, precision, framework, rest in (
@@ -296,7 +307,7 @@ RECOMPUTED = [
         ("op mla", MLA, "generic", "bf16", {"tp": 2, "sp": 1, "dp": 4, "recompute": "op"}),
     )
 ]
-CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *RECOMPUTED)
+CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",

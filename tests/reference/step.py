@@ -114,6 +114,14 @@ class _Step:
         n += tables * (self.vocab - self.model.vocab) * self.model.hidden / self.lay.tp
         return Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
 
+    def _step_extra(self) -> Held:
+        """Projection (2h x h, its columns over tp) and three norms of a prediction step."""
+        matrix = 2.0 * self.model.hidden**2 / self.lay.tp
+        norms = 3.0 * self.model.hidden * (2 if self.model.norm_bias else 1)
+        if self.workload.lora is not None:
+            return Held(matrix + norms, matrix + norms, matrix, 0.0)
+        return Held(matrix + norms, 0.0, matrix, norms)
+
     def _stages(self) -> list[_Stage]:
         lay, model, made = self.lay, self.model, {}
         found, groups = [], layers_of_stages(model, lay.pp * lay.vpp, lay.stage_layers)
@@ -137,7 +145,10 @@ class _Step:
             if s == len(groups) - 1:
                 ends.append(self.head)
                 dense += self._end(model.head_parameters())
-                if model.tied_embeddings and lay.pp > 1:
+                for layer in model.mtp_used(self.workload.mtp_layers):
+                    own, own_expert = held_by_layer(layer, model.hidden, self.workload, lay, False)
+                    dense, expert = dense + own + self._step_extra(), expert + own_expert
+                if (model.tied_embeddings or self.workload.mtp_layers) and lay.pp > 1:
                     n = self.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
                     dense += Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
             together = rebuilt_together(lay, s, len(blocks))
@@ -154,7 +165,8 @@ class _Step:
 
     def _plan(self) -> Plan:
         lay, p = self.lay, self.preset
-        plan = Plan(1, "none", 1, "none", not p.p2p_overlap, False, self.model.tied_embeddings and lay.pp > 1)
+        plan = Plan(1, "none", 1, "none", not p.p2p_overlap, False,
+                    (self.model.tied_embeddings or self.workload.mtp_layers > 0) and lay.pp > 1)
         experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
         if lay.dp * lay.cp == 1 and (not experts or self.edp == 1):
             return plan
@@ -293,7 +305,7 @@ class _Step:
         host = float(self.preset.microbatch_s.value) / lay.vpp
         alone = self._alone() if self.preset.moe_exchange_overlap else [0.0] * lay.pp
         forward = [sum(b.forward.total + b.forward.paired * alone[s.rank] for b in s.blocks) + host for s in stages]
-        reruns = [sum(s.layers[i].again.total for i in s.again) for s in stages]
+        reruns = [sum(s.layers[i].again.total for i in s.again) + sum(e.again.total for e in s.ends) for s in stages]
         backward = [
             sum(b.input_gradient.total + b.input_gradient.paired * alone[s.rank] for b in s.blocks) + again
             for s, again in zip(stages, reruns, strict=True)
@@ -514,7 +526,9 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
     token = each * model.hidden * model.vocab
     packed = workload.documents
     length = packed.mean_square_tokens2 / packed.mean_tokens if packed else workload.seq_len
-    for layer in model.layers:
+    steps = workload.mtp_layers
+    token += steps * each * (2.0 * model.hidden**2 + model.hidden * model.vocab)
+    for layer in (*model.layers, *model.mtp_used(steps)):
         for p in layer.parameters(model.hidden):
             if isinstance(p, Weight):
                 met = layer.ffn.top_k if p.expert and isinstance(layer.ffn, Moe) else p.copies

@@ -1,0 +1,37 @@
+"""What a prediction says about the kinds of layers of its model: how they are priced, and on what evidence."""
+
+from __future__ import annotations
+
+from planner.model.spec import DeltaNet, Mamba1, Mamba2
+from planner.priced import PricedModel
+
+_SCANS = {
+    Mamba1: "Mamba: the scan is priced by the bytes it moves; where exponentials bound it, it takes longer",
+    Mamba2: "Mamba-2: the chunked scan is priced as batched GEMMs of a chunk's size (mamba_ssm), states in fp32",
+    DeltaNet: "gated delta rule: products over chunks of 64 (flash-linear-attention); the pass over chunks in order, "
+    "which few heads leave short of a whole GPU, has no law of its own",
+}
+
+
+def model_notes(priced: PricedModel) -> list[str]:
+    """Notes about mixers, windows, encoders, images and prediction steps; none for a plain transformer."""
+    model, workload = priced.model, priced.workload
+    found = list(model.notes)
+    kinds = {type(layer.recurrent) for layer in model.layer_kinds() if layer.recurrent is not None}
+    found += [f"{text}; no measured evidence" for kind, text in _SCANS.items() if kind in kinds]
+    softmax = [layer.softmax for layer in model.layer_kinds() if layer.softmax is not None]
+    if any(a.softcap for a in softmax) and not priced.preset.attention.startswith("unfused"):
+        found.append("capped scores: a fused kernel that caps (FlashAttention 2.6 on) is assumed, at its speed without")
+    if any(a.sinks for a in softmax) and not priced.preset.attention.startswith("unfused"):
+        found.append("attention sinks: a fused kernel that takes them is assumed, at its speed without")
+    if any(not a.causal for a in softmax):
+        found.append("encoder: attention in both directions, every pair is run; no measured evidence")
+    if workload.mtp_layers:
+        own = "its config has" if model.mtp_layers else "its config has none; they are built like the last layer:"
+        count = len(model.mtp_layers) if model.mtp_layers else workload.mtp_layers
+        found.append(
+            f"prediction steps: {workload.mtp_layers} on the last stage, with embedding and head shared ({own} {count})"
+        )
+    elif model.mtp_layers:
+        found.append(f"the config has {len(model.mtp_layers)} prediction layers, not trained here; --mtp trains them")
+    return found
