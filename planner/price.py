@@ -146,9 +146,7 @@ def price_block(
         Recompute policies whose reruns are summed (`planner.workload.recompute.rerun_share`).
     """
     priced = [OpPrice(op, price_op(op, cluster, layouts)) for op in block.ops]
-    named = {p.op.name: p for p in priced if p.op.kind != "collective"}
-    beside = {p.op.behind for p in priced if p.op.behind.startswith(OTHER)}
-    others = {name: other_seconds(name, priced) for name in beside}
+    named, others = partners(priced)
     forward = [p for p in priced if p.op.phase == "forward"]
 
     def build(chosen: list[OpPrice], policy: Policy | None = None) -> PassPrice:
@@ -210,8 +208,7 @@ def _sum_pass(
             continue
         group = _SAME.get(p.op.group, p.op.group)
         partner, other = named.get(p.op.behind), others.get(p.op.behind)
-        beside_s = other if partner is None else partner.seconds.mid
-        exposed, behind = exposed_and_hidden(mid, beside_s, _beside(p.op, cluster, layouts))
+        exposed, behind = overlapped(p.op, mid, named, others, cluster, layouts)
         if partner is not None and partner.op.phase != p.op.phase:
             apart[group] = apart[group] + behind
         if other is not None:
@@ -221,6 +218,27 @@ def _sum_pass(
         hidden[group] = hidden[group] + behind
     seconds = host_bound(compute, launches, cluster, preset, np.asarray(sum(comm.values())))
     return PassPrice(seconds, comm, hidden, spread, comm_spread, flops, skipped, apart, once, paired)
+
+
+def partners(priced: list[OpPrice]) -> tuple[dict[str, OpPrice], dict[str, FloatArray]]:
+    """What the collectives of a block run beside: its compute ops by name, and seconds of parts of it (`OTHER`)."""
+    named = {p.op.name: p for p in priced if p.op.kind != "collective"}
+    beside = {p.op.behind for p in priced if p.op.behind.startswith(OTHER)}
+    return named, {name: other_seconds(name, priced) for name in beside}
+
+
+def overlapped(
+    op: Op,
+    comm_s: ArrayLike,
+    named: dict[str, OpPrice],
+    others: dict[str, FloatArray],
+    cluster: Cluster,
+    layouts: LayoutBatch,
+) -> tuple[FloatArray, FloatArray]:
+    """Exposed and hidden seconds of a collective of `comm_s` seconds beside what `partners` found for it."""
+    partner = named.get(op.behind)
+    beside_s = others.get(op.behind) if partner is None else partner.seconds.mid
+    return exposed_and_hidden(comm_s, beside_s, _beside(op, cluster, layouts))
 
 
 def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:

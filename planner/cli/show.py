@@ -90,7 +90,7 @@ def show_explain(rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         return
     laws = list(dict.fromkeys(row["source"] for row in rows))
-    header = ["op", "kind", "phase", "group", "dims", "runs", "each", "a step", "+-", "law"]
+    header = ["op", "kind", "phase", "group", "dims", "runs", "each", "a step", "exposed", "hidden", "+-", "law"]
     cells = [
         (
             f"{row['block']} {row['op']}",
@@ -101,6 +101,7 @@ def show_explain(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{row['runs_per_step']:,}",
             format_seconds(row["seconds_each"]),
             format_seconds(row["seconds_per_step"]),
+            *("" if row[part] is None else format_seconds(row[part]) for part in ("exposed_s", "hidden_s")),
             format_percent(row["high_s"] / row["seconds_each"] - 1.0),
             f"[{laws.index(row['source']) + 1}]",
         )
