@@ -1,8 +1,8 @@
 """assemble: priced blocks -> the durations of every node of a step (`StageCosts`).
 
 Layouts are grouped by what shapes their DAG (pp, vpp, schedule, ZeRO class, sharing); a group
-is one batch from lowering to simulation. Blocks are priced once for each distinct
-(tp, sp, cp, mbs, ep, etp), since nothing else changes what one micro-batch runs.
+is one batch from lowering to simulation. Blocks are priced once for each
+distinct combination of what changes a micro-batch (`planner.priced.BLOCK_KEYS`).
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
             weight_bytes=pick(b.weight_bytes),
             kept_bytes=kept,
             rebuilt_bytes=rebuilt,
+            exchange_bytes=pick(b.exchange_bytes),
         )
 
     low = priced.lowered

@@ -11,6 +11,9 @@ from typing import Literal
 from hwmodels.errors import Fault, InputError
 from planner.moe_switches import MoeSwitches
 
+CP_KINDS: tuple[str, ...] = ("ring", "all-gather", "ulysses", "hierarchical")
+"""Kinds of context parallelism (`planner.workload.context_parallel`)."""
+
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
 GradDtype = Literal["fp32", "bf16", "same"]
 SCALED: tuple[str, ...] = ("delayed", "current", "block", "mx", "nv")
@@ -156,6 +159,10 @@ class FrameworkPreset(MoeSwitches):
         Micro-batches of an interleaved schedule. ``pp``: multiples of pp (Megatron-LM to 2023). ``equal``: M // pp
         equal rounds (PyTorch's runtime). ``any``: pp or more, in rounds that may differ (Megatron-Core's
         ``--microbatch-group-size-per-virtual-pipeline-stage``).
+    cp_kind : str
+        Kind of context parallelism that is meant where a layout leaves it open.
+    cp_kinds : tuple of str
+        Those that the framework has; none: it has no context parallelism.
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
     blank_vpp : int
@@ -240,6 +247,8 @@ class FrameworkPreset(MoeSwitches):
     schedules: tuple[str, ...] = SCHEDULES
     searched_schedules: tuple[str, ...] = SCHEDULES
     interleaved_rounds: Rounds = "any"
+    cp_kind: str = "ring"
+    cp_kinds: tuple[str, ...] = CP_KINDS
     sequence_parallel: bool = False
     blank_vpp: int = 1
     config_mtp: bool = False
@@ -279,6 +288,8 @@ class FrameworkPreset(MoeSwitches):
             if scaling not in SCALED
         ]
         faults += self.moe_faults(where)
+        if self.cp_kinds and self.cp_kind not in self.cp_kinds:
+            faults.append(Fault(f"cp_kind is {self.cp_kind!r}", where, "", "one of " + ", ".join(self.cp_kinds)))
         if not 0 <= self.zero_stage <= 3:
             faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
         if self.blank_vpp < 1:

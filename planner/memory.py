@@ -209,6 +209,7 @@ def _buffers(
     """Communication buffers of each rank: ndarray (n, pp).
 
     Pipeline: one boundary tensor in and one out, in each direction. Sequence parallel: one gathered activation.
+    Context parallel: what the attention of one layer receives (`planner.workload.context_parallel`).
     ZeRO-3: the gathered parameters of two layers (this one and the prefetched next) and the
     unsharded gradients of one, or every layer of the rank where parameters stay gathered
     (reshard_after_forward off, as with pipelines). ZeRO-2: one bucket of unsharded gradients.
@@ -218,13 +219,14 @@ def _buffers(
     directions = get_schedule(schedule).directions
     pipeline = boundary * (2.0 * directions if pp > 1 else 0.0)
     gathered = np.where(layouts.sp == 1, boundary * layouts.tp, 0.0)
+    exchanged = np.max([np.broadcast_to(b.exchange_bytes, boundary.shape) for b in lowered.layers], axis=0)
     layers = max(model.n_layers * directions / pp, 1.0)
     trained = sum((part.trained for part in parts), start=np.zeros(parts[0].all.shape)) * grad
     whole = sum((part.gathered_bytes(elements.weights, whole=True) for part in parts), start=np.zeros(trained.shape))
     kept = whole if pp > 1 or not preset.reshard_after_forward else 2.0 * (whole / layers)
     zero3 = np.where(layouts.zero_stage[:, None] >= 3, kept + trained / layers, 0.0)
     zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(trained, float(preset.bucket_bytes)), 0.0)
-    return np.asarray((pipeline + gathered)[:, None] + zero3 + zero2)
+    return np.asarray((pipeline + gathered + exchanged)[:, None] + zero3 + zero2)
 
 
 def verdict(peak_bytes: float, capacity_bytes: float) -> str:

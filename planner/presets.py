@@ -47,6 +47,7 @@ _MEGATRON_2021 = FrameworkPreset(
     recomputes=MEGATRON_RECOMPUTES,
     prefetch_params=False,
     interleaved_rounds="pp",
+    cp_kinds=(),
     zero_stages=(0,),
     scalings=(),
     moe_expert_gemm="loop",
@@ -72,6 +73,8 @@ _MEGATRON_2021 = FrameworkPreset(
 )
 _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
+    cp_kind="ulysses",
+    cp_kinds=("ulysses",),
     main_grad_buffer=True,
     recomputes=MEGATRON_RECOMPUTES,
     pipeline_zero_max=1,
@@ -93,6 +96,7 @@ _DEEPSPEED = FrameworkPreset(
 _DEEPSPEED_2022 = replace(
     _DEEPSPEED,
     name="deepspeed-2022",
+    cp_kinds=(),
     zero_stage=0,
     kernel_s=HostConstant(
         55e-6,
@@ -187,6 +191,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="fsdp2",
+            cp_kind="all-gather",
+            cp_kinds=("all-gather", "ring"),
             schedules=TORCH_SCHEDULES,
             searched_schedules=TORCH_SCHEDULES,
             interleaved_rounds="equal",
@@ -210,6 +216,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="composer",
+            cp_kinds=(),
             attention_impl="flashattn-fa2",
             recomputes=MEGATRON_RECOMPUTES,
             skips_masked=False,
@@ -241,6 +248,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="ours",
+            cp_kind="all-gather",
+            cp_kinds=("all-gather",),
             schedules=TORCH_SCHEDULES,
             searched_schedules=TORCH_SCHEDULES,
             interleaved_rounds="equal",

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
+from hwmodels.topology import GroupShape
 from planner.layout import LayoutBatch
 from planner.layout.recompute import Policy
 from planner.presets import FrameworkPreset
@@ -24,8 +25,9 @@ from planner.workload.recompute import rerun_share
 
 FloatArray = NDArray[np.float64]
 COMM_GROUPS: tuple[str, ...] = ("tp", "cp", "ep")
-"""Groups whose collectives belong to a micro-batch (etp and ep_etp count as ep)."""
-_SAME = {"etp": "ep", "ep_etp": "ep"}
+"""Groups whose collectives belong to a micro-batch."""
+_GROUP_OF: dict[str, str] = {"etp": "ep", "ep_etp": "ep", "cp_inner": "cp", "cp_outer": "cp"}
+"""Axis of a collective -> the group that it counts as."""
 EXPERT = "expert_"
 """Begins the name of a collective that `hwmodels.collectives.expert_seconds` prices."""
 
@@ -128,7 +130,7 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
             impl=op.impl,
         )  # fmt: skip
     else:
-        shape = layouts.group(op.group, cluster.gpus_per_node)
+        shape = group_of(op, layouts, cluster.gpus_per_node)
         one = collectives.seconds(cluster, op.collective, d["nbytes"], shape, skew=d.get("skew", 1.0))
     return one * count
 
@@ -206,7 +208,7 @@ def _sum_pass(
                 once = once + mid
             flops = flops + p.op.flops() * count
             continue
-        group = _SAME.get(p.op.group, p.op.group)
+        group = _GROUP_OF.get(p.op.group, p.op.group)
         partner, other = named.get(p.op.behind), others.get(p.op.behind)
         exposed, behind = overlapped(p.op, mid, named, others, cluster, layouts)
         if partner is not None and partner.op.phase != p.op.phase:
@@ -235,10 +237,14 @@ def overlapped(
     cluster: Cluster,
     layouts: LayoutBatch,
 ) -> tuple[FloatArray, FloatArray]:
-    """Exposed and hidden seconds of a collective of `comm_s` seconds beside what `partners` found for it."""
-    partner = named.get(op.behind)
-    beside_s = others.get(op.behind) if partner is None else partner.seconds.mid
-    return exposed_and_hidden(comm_s, beside_s, _beside(op, cluster, layouts))
+    """Exposed and hidden seconds of a collective of `comm_s` seconds beside what `partners` found for it.
+
+    Each run lies beside one run of its partner.
+    """
+    partner, runs = named.get(op.behind), np.maximum(op.count, 1.0)
+    beside_s = others.get(op.behind) if partner is None else partner.seconds.mid / np.maximum(partner.op.count, 1.0)
+    exposed, hidden = exposed_and_hidden(comm_s / runs, beside_s, _beside(op, cluster, layouts))
+    return exposed * runs, hidden * runs
 
 
 def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Beside:
@@ -246,7 +252,19 @@ def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Besid
     if op.collective.startswith(EXPERT):
         sms = collectives.expert_sms(cluster.device, experts=op.dims["experts"], impl=op.impl)
         return collectives.expert_beside(cluster, sms)
-    return collectives.beside(cluster, op.collective, layouts.group(op.group, cluster.gpus_per_node).nodes)
+    return collectives.beside(cluster, op.collective, group_of(op, layouts, cluster.gpus_per_node).nodes)
+
+
+def group_of(op: Op, layouts: LayoutBatch, gpus_per_node: int) -> GroupShape:
+    """Shape of the group of a collective; of one hop of a ring that sends from neighbour to neighbour.
+
+    Every rank of a ring sends at once; a ring that spans nodes waits for its slowest hop, between two of them.
+    """
+    shape = layouts.group(op.group, gpus_per_node)
+    if op.collective != "send_recv":
+        return shape
+    nodes = np.minimum(shape.nodes, 2)
+    return GroupShape(np.minimum(shape.size, 2) // nodes, nodes, np.where(nodes > 1, shape.stride, 1))
 
 
 def exposed_and_hidden(

@@ -1,6 +1,6 @@
 """`PricedModel`: the blocks of a model priced for many layouts at once.
 
-Blocks are priced once for each distinct (tp, sp, cp, mbs, ep, etp), since nothing else changes
+Blocks are priced once for each distinct combination of `BLOCK_KEYS`, since nothing else changes
 what one micro-batch runs.
 """
 
@@ -27,7 +27,7 @@ from planner.workload.recompute import kept_bytes, rebuilt_bytes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp")
+BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp", "cp_kind", "cp_ulysses")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +78,7 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     require(workload, preset, cluster.device)
     model = with_plain_ends(model, recipe_of(workload, preset))
     first, inverse = layouts.distinct(BLOCK_KEYS)
-    distinct = layouts.take(first)
+    distinct = layouts.take(first).with_cp_kind(preset.cp_kind)
     lowered = lower(model, workload, distinct, preset)
     found, policy = policies(layouts.recompute, layouts.recompute_modules)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from hwmodels.errors import Fault, InputError
+from planner.framework import CP_KINDS
 from planner.layout import RECOMPUTE, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
@@ -23,7 +24,7 @@ from planner.switches import Switches, normal
 from planner.training import FLOP_FORMULAS, KINDS, MODULES, MOST_MTP
 
 MAX = "max"
-NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
+NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS}
 _LIMIT = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*$")
 _SPAN = re.compile(r"^\s*(\d+)\s*\.\.\s*(\d+)\s*$")
 
@@ -170,6 +171,7 @@ ZeroLimit = Annotated[Any, PlainValidator(_limit(0))]
 Recompute = Annotated[Any, PlainValidator(_words(RECOMPUTE))]
 ScheduleName = Annotated[Any, PlainValidator(_words(SCHEDULES))]
 ModuleSets = Annotated[Any, PlainValidator(_module_sets)]
+CpKind = Annotated[Any, PlainValidator(_words(CP_KINDS))]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -259,6 +261,8 @@ class SearchFile(Strict):
     schedule: ScheduleName = None
     recompute_modules: ModuleSets = None
     recompute_layers: Zero = None
+    cp_kind: CpKind = None
+    cp_ulysses: Zero = None
     top: Count = 10
 
 
@@ -280,6 +284,8 @@ class ConstraintsFile(Strict):
     schedule: ScheduleName = None
     recompute_modules: ModuleSets = None
     recompute_layers: ZeroLimit = None
+    cp_kind: CpKind = None
+    cp_ulysses: ZeroLimit = None
     memory_headroom: Annotated[float, Field(strict=True, ge=0, lt=1)] | None = None
 
 

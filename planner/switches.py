@@ -19,7 +19,7 @@ Switches = tuple[tuple[str, str], ...]
 
 _FIXED = frozenset(
     {"name", "notes", "source", "kernel_s", "microbatch_s", "step_s", "scalings", "quantised_params", "zero_stages",
-     "schedules", "searched_schedules", "zero_stage", "recomputes"}
+     "schedules", "searched_schedules", "zero_stage", "recomputes", "cp_kind", "cp_kinds"}
 )  # fmt: skip
 """What makes a preset the preset it is, what a layout states, and fitted host constants: no switch."""
 

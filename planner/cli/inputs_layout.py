@@ -50,6 +50,15 @@ RecomputeLayers = Annotated[
     ),
 ]
 Schedule = Annotated[str | None, typer.Option("--schedule", help="Pipeline schedule (list schedules).")]
+CpKind = Annotated[
+    str | None,
+    typer.Option(
+        "--cp-kind", help="Context parallel: ring, all-gather, ulysses or hierarchical; the framework's if not given."
+    ),
+]
+CpUlysses = Annotated[
+    int | None, typer.Option("--cp-ulysses", help="Inner (all-to-all) degree of hierarchical context parallelism.")
+]
 StageLayers = Annotated[
     str | None,
     typer.Option(

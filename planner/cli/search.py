@@ -68,6 +68,10 @@ def search(
         Range, _range("--recompute-layers", "Layers of a chunk, of a block, or the frequency; 0 is the default.")
     ] = None,
     schedule: Annotated[Range, typer.Option("--schedule", metavar="NAME,...", help="See: list schedules.")] = None,
+    cp_kind: Annotated[
+        Range, typer.Option("--cp-kind", metavar="NAME,...", help="Kinds of context parallelism (the framework's).")
+    ] = None,
+    cp_ulysses: Annotated[Range, _range("--cp-ulysses", "Inner degrees of hierarchical context parallelism.")] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")
     ] = None,
@@ -85,6 +89,7 @@ def search(
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
+        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
@@ -113,7 +118,7 @@ def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:
     for name, text in options.items():
         if text is None:
             continue
-        if name in ("recompute", "recompute_modules", "schedule"):
+        if name in ("recompute", "recompute_modules", "schedule", "cp_kind"):
             found[name] = tuple(part.strip() for part in text.split(","))
             continue
         try:

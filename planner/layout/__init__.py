@@ -3,6 +3,7 @@
 from planner.layout.degrees import (
     AXES,
     DEGREES,
+    OPEN_CP_KINDS,
     SCHEDULES,
     Layout,
     LayoutBatch,
@@ -12,12 +13,14 @@ from planner.layout.degrees import (
 from planner.layout.grids import both_grids, grid_texts
 from planner.layout.recompute import RECOMPUTE
 from planner.layout.remedies import RuleContext
-from planner.layout.rules import RULES, Rule, check, faults, validate
+from planner.layout.rule import Rule
+from planner.layout.rules import RULES, check, faults, validate
 from planner.layout.splits import is_even, parse_split, split_faults, split_id, split_layers, split_of, split_text
 
 __all__ = [
     "AXES",
     "DEGREES",
+    "OPEN_CP_KINDS",
     "RECOMPUTE",
     "RULES",
     "SCHEDULES",

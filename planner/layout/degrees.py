@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape, group_shape
+from planner.framework import CP_KINDS
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
 from planner.schedule import get as get_schedule
@@ -25,9 +26,13 @@ BoolArray = NDArray[np.bool_]
 
 SCHEDULES: tuple[str, ...] = schedule_names()
 DEGREES: tuple[str, ...] = ("tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "fsdp", "mbs")
+OPEN_CP_KINDS: tuple[str, ...] = ("", *CP_KINDS)
+"""Kinds of context parallelism; blank leaves it to the framework."""
 AXES: tuple[str, ...] = (
     "tp",
     "cp",
+    "cp_inner",
+    "cp_outer",
     "dp",
     "dp_cp",
     "fsdp",
@@ -59,6 +64,7 @@ def _position(names: tuple[str, ...]) -> Code:
 CODES: dict[str, Code] = {
     "recompute": _position(RECOMPUTE),
     "schedule": _position(SCHEDULES),
+    "cp_kind": _position(OPEN_CP_KINDS),
     "stage_layers": Code(split_id, split_of),
     "recompute_modules": Code(modules_code, modules_of),
     "recompute_layers": Code(split_id, split_of),
@@ -90,6 +96,12 @@ class Layout:
         Kind of activation recomputation (`planner.layout.recompute`).
     schedule : str
         Name of a pipeline schedule; 1f1b when pp is 1.
+    cp_kind : str
+        How attention crosses the cp ranks: ring (keys and values travel from rank to rank), all-gather (of keys and
+        values), ulysses (all-to-all from sequence to heads and back), hierarchical (ulysses over `cp_ulysses`
+        neighbours, ring over those groups); blank: the framework's.
+    cp_ulysses : int
+        Inner degree of the hierarchical kind; 0 with the others.
     stage_layers : tuple of int
         Decoder layers of each virtual stage, in the order of the model; empty for the default rule
         (`planner.layout.splits.split_layers`). The first and the last may be 0: embedding or loss alone.
@@ -116,6 +128,8 @@ class Layout:
     stage_layers: tuple[int, ...] = ()
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: tuple[int, ...] = ()
+    cp_kind: str = ""
+    cp_ulysses: int = 0
 
     @property
     def world(self) -> int:
@@ -131,6 +145,8 @@ class Layout:
         parts = [f"{k}{getattr(self, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp") if getattr(self, k) > 1]
         if self.sp:
             parts.insert(1 if self.tp > 1 else 0, "sp")
+        if self.cp > 1 and self.cp_kind:
+            parts.append(self.cp_kind + (str(self.cp_ulysses) if self.cp_ulysses else ""))
         if self.zero_stage:
             parts.append(f"zero{self.zero_stage}")
         if self.zero_stage and self.fsdp not in (0, self.dp):
@@ -178,6 +194,8 @@ class LayoutBatch:
     stage_layers: IntArray
     recompute_modules: IntArray
     recompute_layers: IntArray
+    cp_kind: IntArray
+    cp_ulysses: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
@@ -258,17 +276,37 @@ class LayoutBatch:
         """Ranks over which ZeRO/FSDP shards expert state: edp over the replicas of dp."""
         return np.asarray(np.maximum(self.edp // np.maximum(self.dp // self.fsdp_degree, 1), 1))
 
+    def with_cp_kind(self, default: str) -> LayoutBatch:
+        """The same with `default` as the kind of context parallelism where it is left open."""
+        kind = np.where(self.cp_kind == 0, OPEN_CP_KINDS.index(default), self.cp_kind)
+        return replace(self, cp_kind=np.asarray(kind))
+
+    @property
+    def cp_inner(self) -> IntArray:
+        """Ranks that exchange sequence for heads: cp with ulysses, `cp_ulysses` with the hierarchical kind, else 1."""
+        ulysses, hierarchical = (OPEN_CP_KINDS.index(name) for name in ("ulysses", "hierarchical"))
+        inner = np.where(self.cp_kind == hierarchical, np.maximum(self.cp_ulysses, 1), 1)
+        return np.asarray(np.where(self.cp_kind == ulysses, self.cp, inner))
+
+    @property
+    def cp_outer(self) -> IntArray:
+        """Ranks that exchange keys and values: cp over `cp_inner`."""
+        return np.asarray(self.cp // self.cp_inner)
+
     def axis(self, name: str) -> tuple[IntArray, IntArray]:
         """Size and stride (in ranks) of the groups of one axis.
 
         Ranks are ordered tp, cp, dp, pp from the fastest to the slowest (Megatron's default
         order tp-cp-ep-dp-pp for the dense grid). The expert grid folds onto tp*cp*dp as
-        etp, ep, edp from the fastest.
+        etp, ep, edp from the fastest. Within cp those that exchange sequence for heads are neighbours
+        (the first of Megatron-Core's ``hierarchical_context_parallel_sizes``).
         """
         one = np.ones_like(self.tp)
         table: dict[str, tuple[IntArray, IntArray]] = {
             "tp": (self.tp, one),
             "cp": (self.cp, self.tp),
+            "cp_inner": (self.cp_inner, self.tp),
+            "cp_outer": (self.cp_outer, np.asarray(self.tp * self.cp_inner)),
             "dp": (self.dp, np.asarray(self.tp * self.cp)),
             "dp_cp": (np.asarray(self.dp * self.cp), self.tp),
             "fsdp": (np.asarray(self.fsdp_degree * self.cp), self.tp),

@@ -66,8 +66,7 @@ def expert_counts(ctx: RuleContext) -> list[int]:
 def explain_positive(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
     """What breaks ``positive``, why, and what would work."""
     bad = [f"{k}={getattr(lay, k)}" for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs") if getattr(lay, k) < 1]
-    if lay.fsdp < 0:
-        bad.append(f"fsdp={lay.fsdp}")
+    bad += [f"{name}={getattr(lay, name)}" for name in ("fsdp", "cp_ulysses") if getattr(lay, name) < 0]
     if lay.sp not in (0, 1):
         bad.append(f"sp={lay.sp}")
     if not 0 <= lay.zero_stage <= 3:

@@ -6,13 +6,13 @@ Each rule has an identifier, a sentence, and a way out: a value that would work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import expert_rules, model_rules, precision_rules, recompute_rules
+from planner.layout import context_rules, expert_rules, model_rules, precision_rules, recompute_rules
 from planner.layout.degrees import (
+    OPEN_CP_KINDS,
     SCHEDULES,
     BoolArray,
     IntArray,
@@ -48,6 +48,7 @@ from planner.layout.remedies import (
     ffn_widths,
     kv_heads,
 )
+from planner.layout.rule import Rule
 from planner.layout.splits import split_faults, split_of
 from planner.model.spec import Moe
 from planner.schedule import Schedule
@@ -58,30 +59,6 @@ _INTERLEAVED = np.asarray([s.interleaved for s in _SCHEDULES])
 _VPP_ONLY = np.asarray([s.vpp_only for s in _SCHEDULES])
 _SPLIT = np.asarray([s.split_backward for s in _SCHEDULES])
 _PP_MULTIPLE = np.asarray([s.pp_multiple for s in _SCHEDULES])
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A validity rule: its identifier, its sentence, its test on arrays, and its remedy.
-
-    Attributes
-    ----------
-    id : str
-    sentence : str
-        The rule as a person would say it.
-    holds : callable
-        ``(layouts, context) -> bool array``, True where the rule is kept.
-    explain : callable
-        ``(layout, context) -> (what, why, fix)`` for one layout that breaks it.
-    needs : tuple of str
-        Rules that must hold for this one to be meaningful (no faults in a row for one cause).
-    """
-
-    id: str
-    sentence: str
-    holds: Callable[[LayoutBatch, RuleContext], BoolArray]
-    explain: Callable[[Layout, RuleContext], tuple[str, str, str]]
-    needs: tuple[str, ...] = ("degrees-positive",)
 
 
 def _divides(number: int, array: IntArray) -> BoolArray:
@@ -97,7 +74,8 @@ def _all(parts: Iterable[BoolArray], like: IntArray) -> BoolArray:
 
 def _positive(b: LayoutBatch, _: RuleContext) -> BoolArray:
     at_least_one = _all((getattr(b, k) >= 1 for k in ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "mbs")), b.tp)
-    return at_least_one & (b.fsdp >= 0) & ((b.sp == 0) | (b.sp == 1)) & (b.zero_stage >= 0) & (b.zero_stage <= 3)
+    at_least_one &= (b.fsdp >= 0) & (b.cp_ulysses >= 0)
+    return at_least_one & ((b.sp == 0) | (b.sp == 1)) & (b.zero_stage >= 0) & (b.zero_stage <= 3)
 
 
 def _kv_ok(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
@@ -416,6 +394,7 @@ RULES: tuple[Rule, ...] = (
         _framework_schedule,
         explain_framework_schedule,
     ),
+    *context_rules.RULES,
 )
 
 
@@ -447,12 +426,10 @@ def faults(layout: Layout, context: RuleContext, where: str = "") -> list[Fault]
 
 def _unknown_names(layout: Layout, where: str) -> list[Fault]:
     found = []
-    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
-        value = getattr(layout, name)
+    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("cp_kind", OPEN_CP_KINDS)):
+        value, why = getattr(layout, name), "it is not a known name"
         if value not in allowed:
-            found.append(
-                Fault(f"{name} is {value!r}", where, "it is not a known name", " or ".join(allowed), f"{name}-known")
-            )
+            found.append(Fault(f"{name} is {value!r}", where, why, " or ".join(filter(None, allowed)), f"{name}-known"))
     unknown = [name for name in layout.recompute_modules if name not in MODULES]
     if unknown:
         what = f"recompute_modules is {', '.join(map(repr, unknown))}"

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
-from planner.layout import RECOMPUTE, SCHEDULES, Layout, LayoutBatch, RuleContext, check, divisors, is_even, split_id
+from planner.layout import (
+    OPEN_CP_KINDS,
+    RECOMPUTE,
+    SCHEDULES,
+    Layout,
+    LayoutBatch,
+    RuleContext,
+    check,
+    divisors,
+    is_even,
+    split_id,
+)
 from planner.layout.recompute import MODULES, SEARCHED, WHOLE_LAYERS, modules_code, parse_modules
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
@@ -28,11 +39,12 @@ class Space:
     Attributes
     ----------
     tp, sp, cp, pp, vpp, dp, ep, etp, zero_stage, fsdp, mbs : tuple of int
-    recompute, schedule : tuple of str
+    recompute, schedule, cp_kind : tuple of str
     recompute_modules : tuple of str
         Sets of modules such as ``"layernorm+moe_act"``, for the selective policies.
     recompute_layers : tuple of int
         Layers of a chunk, of a block, or the frequency, on every virtual stage; 0 is the default.
+    cp_ulysses : tuple of int
     """
 
     tp: tuple[int, ...] = ()
@@ -50,6 +62,8 @@ class Space:
     schedule: tuple[str, ...] = ()
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: tuple[int, ...] = ()
+    cp_kind: tuple[str, ...] = ()
+    cp_ulysses: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
@@ -60,7 +74,8 @@ class Space:
             for name in ranges
             if name not in known
         ]
-        for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+        known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS}
+        for name, allowed in known_words.items():
             bad = [v for v in ranges.get(name, ()) if v not in allowed]
             faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", " or ".join(allowed)) for v in bad]
         for text in ranges.get("recompute_modules", ()):
@@ -68,8 +83,8 @@ class Space:
             if any(word not in MODULES for word in words):
                 fix = "modules with plus signs between: " + ", ".join(MODULES)
                 faults.append(Fault(f"recompute_modules {text!r} is unknown", "search.recompute_modules", "", fix))
-        for name in known - {"recompute", "recompute_modules", "schedule"}:
-            least = 0 if name in ("sp", "zero_stage", "fsdp", "recompute_layers") else 1
+        for name in known - known_words.keys() - {"recompute_modules"}:
+            least = 0 if name in ("sp", "zero_stage", "fsdp", "recompute_layers", "cp_ulysses") else 1
             most = {"sp": 1, "zero_stage": 3}.get(name)
             for v in ranges.get(name, ()):
                 if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):
@@ -147,8 +162,10 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     axes.append(np.asarray([modules_code(modules) for modules in sets], dtype=np.int64))
     axes.append(np.asarray([split_id(number) for number in numbers], dtype=np.int64))
     axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
+    axes += [np.asarray(values, dtype=np.int64) for values in _kinds(space, ranges["cp"])]
     even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
-    grid = _grid(axes, [*names, "recompute", "recompute_modules", "recompute_layers", "schedule"], even)
+    policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses")
+    grid = _grid(axes, [*names, *policies], even)
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
     layouts = LayoutBatch.filled(grid)
@@ -170,6 +187,18 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     return Enumerated(layouts.take(alive), len(layouts), dropped, closest)
 
 
+def _kinds(space: Space, cps: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Codes of the kinds of context parallelism, and inner degrees; the framework's kind where none is given.
+
+    Without given degrees the hierarchical kind tries every way to cut a cp in two.
+    """
+    kinds = [OPEN_CP_KINDS.index(kind) for kind in (space.cp_kind or ("",))]
+    inner = set(space.cp_ulysses)
+    if not inner and OPEN_CP_KINDS.index("hierarchical") in kinds:
+        inner = {d for cp in cps for d in divisors(cp) if 1 < d < cp}
+    return kinds, sorted({0, *inner})
+
+
 def _even(n_layers: int, pps: Sequence[int], vpps: Sequence[int]) -> NDArray[np.bool_]:
     """Pairs to search: ``[pp, vpp]`` is True where stages are even, or no vpp makes them so for this pp."""
     kept = np.zeros((max(pps) + 1, max(vpps) + 1), dtype=np.bool_)
@@ -185,8 +214,9 @@ def _grid(
     """Cartesian product without the combinations that are the same layout written twice.
 
     Schedules and vpp without a pipeline, sequence parallelism without tensor parallelism, and a
-    schedule whose kind contradicts vpp are left out before the product is laid out; so are the pairs
-    of pp and vpp that `even` has not, and modules or numbers of layers with policies that have none.
+    schedule whose kind contradicts vpp, kinds of context parallelism without any and inner degrees
+    without two levels are left out before the product is laid out; so are the pairs of pp and vpp that
+    `even` has not, and modules or numbers of layers with policies that have none.
     """
     columns: dict[str, NDArray[np.int64]] = {}
     most = int(axes[names.index("vpp")].max())
@@ -220,5 +250,10 @@ def _grid(
                 columns["schedule"] == (axis[0] if plain not in axis else plain),
                 takes[columns["schedule"], columns["vpp"]],
             )
+        elif name == "cp_kind":
+            keep = (columns["cp"] > 1) | (columns["cp_kind"] == axis[0])
+        elif name == "cp_ulysses":
+            two = (columns["cp_kind"] == OPEN_CP_KINDS.index("hierarchical")) & (columns["cp"] > 1)
+            keep = (columns["cp_ulysses"] > 0) == two
         columns = {k: v[keep] for k, v in columns.items()}
     return columns

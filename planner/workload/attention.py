@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from planner.model.spec import AnyAttention, LatentAttention, Weight
 from planner.workload.context import Shapes
-from planner.workload.op import Op, Phase, Rerun
+from planner.workload.context_parallel import Split, exchange_ops, fused_core
+from planner.workload.op import Op, Phase
 
 FloatArray = NDArray[np.float64]
 
 
-def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray]:
-    """Ops of one attention part, and the bytes it saves for backward.
+def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray, FloatArray]:
+    """Ops of one attention part, and the bytes it saves for backward or holds for a moment.
 
     Returns
     -------
@@ -24,9 +25,12 @@ def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, Flo
         Bytes a micro-batch saves besides the core.
     saved_core : ndarray
         Bytes of the core (scores, masks, outputs that selective recomputation drops).
+    transient : ndarray
+        Bytes that context parallelism holds while the core runs.
     """
     ops = projection_ops(a, s)
-    core, saved_core = core_ops(a, s)
+    split = Split.of(a, s)
+    core, saved_core = core_ops(split)
     out = next(w for w in _weights(a, s) if w.name == "o")
     ops += core
     if a.gated:
@@ -35,8 +39,8 @@ def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, Flo
         ops.append(s.memory("attention.gate.grad", "backward_input", 5.0 * gated))
     ops += s.linear("attention.o", s.tokens, s.local_in(out), s.local_out(out))
     ops += s.leave_tp("attention.o")
-    ops += s_context_parallel(a, s)
-    return ops, saved_projections(a, s), saved_core
+    ops += exchange_ops(split)
+    return ops, saved_projections(a, s) + split.halo_bytes, saved_core, split.transient_bytes
 
 
 def _weights(a: AnyAttention, s: Shapes) -> list[Weight]:
@@ -83,63 +87,23 @@ def _qk_bytes(a: AnyAttention, s: Shapes) -> FloatArray:
     return np.asarray(s.width * s.tokens * a.qk_dim * (a.n_heads / s.tp + kv_heads))
 
 
-def core_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray]:
+def core_ops(split: Split) -> tuple[list[Op], FloatArray]:
     """Scores, softmax and weighted values, fused or not, and the bytes they save.
 
     Unfused attention (Megatron before FlashAttention) materialises b·a/tp·s·s scores: softmax
     output and dropout output in the compute dtype and a one-byte mask are saved, the
-    5·a·s/h term of arXiv 2205.05198, equation 1.
+    5·a·s/h term of arXiv 2205.05198, equation 1. Fused: the fp32 softmax statistics of each row.
     """
-    heads = np.asarray(a.n_heads / s.tp)
-    if s.preset.attention in ("flash", "sdpa-cpu"):
-        return _fused_core(a, s, heads), np.asarray(4.0 * s.tokens * heads)
-    return _unfused_core(a, s, heads)
+    if split.s.preset.attention in ("flash", "sdpa-cpu"):
+        return fused_core(split), np.asarray(4.0 * split.documents * split.own * split.heads)
+    return _unfused_core(split)
 
 
-def _fused_core(a: AnyAttention, s: Shapes, heads: FloatArray) -> list[Op]:
-    """One kernel forward, one backward; it saves the softmax statistics of each row.
-
-    Context parallelism deals 2·cp chunks so that each rank has one from either end of the
-    sequence (Llama 3, arXiv 2407.21783, section 3.3.2): the first rank runs the first chunk over
-    itself and the last one over all keys, seq²/(2·cp) pairs like every other rank.
-    """
-    split = (s.cp > 1) & a.causal
-    # Packed documents lie one after the other in the sequence; each is dealt over the cp ranks by itself.
-    # So do the chunks of a layer that attends within them.
-    attended = min(s.attended, float(a.chunk)) if a.chunk else s.attended
-    whole = np.asarray(attended)
-    documents = s.seq_len / attended
-    chunk = np.where(split, attended / s.cp / 2.0, attended / s.cp)
-
-    def core(name: str, phase: Phase, keys: FloatArray, count: FloatArray) -> Op:
-        dims = {
-            "batch": s.sequences * documents,
-            "q_len": chunk,
-            "kv_len": keys,
-            "n_heads": heads,
-            "n_kv_heads": np.maximum(a.n_kv_heads / s.tp, 1.0),
-            "qk_dim": float(a.qk_dim),
-            "v_dim": float(a.v_dim),
-            "causal": s.preset.skips_masked and a.causal,
-            "window": a.window,
-            "direction": "forward" if phase == "forward" else "backward",
-        }
-        rerun: Rerun = "selective" if phase == "forward" else "full"
-        return Op(name, "attention", phase, dims, s.dtype, count=count, rerun=rerun, impl=s.preset.attention_impl)
-
-    once, again = np.ones_like(s.cp), np.where(split, 1.0, 0.0)
-    return [
-        core("attention.core", "forward", whole, once),
-        core("attention.core.first_chunk", "forward", chunk, again),
-        core("attention.core.grad", "backward_input", whole, once),
-        core("attention.core.first_chunk.grad", "backward_input", chunk, again),
-    ]
-
-
-def _unfused_core(a: AnyAttention, s: Shapes, heads: FloatArray) -> tuple[list[Op], FloatArray]:
-    batch = np.asarray(s.sequences * heads)
-    kv = float(s.seq_len)
-    scores = np.asarray(batch * s.seq * kv)
+def _unfused_core(split: Split) -> tuple[list[Op], FloatArray]:
+    a, s = split.attention, split.s
+    batch = np.asarray(s.sequences * split.heads)
+    kv, rows = float(s.seq_len), np.asarray(s.seq * s.cp_inner)
+    scores = np.asarray(batch * rows * kv)
     w, drop = s.width, s.preset.dropout
 
     def product(name: str, phase: Phase, m: FloatArray | float, n: FloatArray | float, k: FloatArray | float) -> Op:
@@ -147,13 +111,13 @@ def _unfused_core(a: AnyAttention, s: Shapes, heads: FloatArray) -> tuple[list[O
         return Op(name, "gemm", phase, dims, s.dtype, rerun="selective", impl="batched")
 
     ops = [
-        *_softmax_ops(s, batch, scores, kv),
-        product("attention.scores", "forward", s.seq, kv, float(a.qk_dim)),
-        product("attention.values", "forward", s.seq, float(a.v_dim), kv),
-        product("attention.values.dgrad", "backward_input", s.seq, kv, float(a.v_dim)),
-        product("attention.values.kv_grad", "backward_input", kv, float(a.v_dim), s.seq),
-        product("attention.scores.dgrad", "backward_input", s.seq, float(a.qk_dim), kv),
-        product("attention.scores.kv_grad", "backward_input", kv, float(a.qk_dim), s.seq),
+        *_softmax_ops(s, batch, rows, scores, kv),
+        product("attention.scores", "forward", rows, kv, float(a.qk_dim)),
+        product("attention.values", "forward", rows, float(a.v_dim), kv),
+        product("attention.values.dgrad", "backward_input", rows, kv, float(a.v_dim)),
+        product("attention.values.kv_grad", "backward_input", kv, float(a.v_dim), rows),
+        product("attention.scores.dgrad", "backward_input", rows, float(a.qk_dim), kv),
+        product("attention.scores.kv_grad", "backward_input", kv, float(a.qk_dim), rows),
     ]
     if a.softcap:  # tanh(x / cap) * cap: three elementwise kernels, which no fused softmax does
         ops.append(s.memory("attention.softcap", "forward", 6.0 * w * scores, kernels=3.0, rerun="selective"))
@@ -166,7 +130,7 @@ def _unfused_core(a: AnyAttention, s: Shapes, heads: FloatArray) -> tuple[list[O
     return ops, np.asarray(saved)
 
 
-def _softmax_ops(s: Shapes, batch: FloatArray, scores: FloatArray, keys: float) -> list[Op]:
+def _softmax_ops(s: Shapes, batch: FloatArray, rows: FloatArray, scores: FloatArray, keys: float) -> list[Op]:
     """Scale, mask and softmax of the scores: one kernel where the fused one runs, else eager operators.
 
     Megatron-LM's fused kernel takes 16-bit scores of 17 to `fused_softmax_keys` keys, with queries and
@@ -177,7 +141,7 @@ def _softmax_ops(s: Shapes, batch: FloatArray, scores: FloatArray, keys: float) 
     """
     w, preset = s.width, s.preset
     allowed = preset.attention == "unfused-fused-softmax" and w < 4.0 and 16 < keys <= preset.fused_softmax_keys
-    fused = (batch % 4.0 == 0.0) & (s.seq % 4.0 == 0.0) & allowed
+    fused = (batch % 4.0 == 0.0) & (rows % 4.0 == 0.0) & allowed
     casts = 0.0 if w == 4.0 else 2.0 * (w + 4.0)
     kernels = 3.0 if w == 4.0 else 5.0
     eager = replace(
@@ -206,7 +170,10 @@ def saved_projections(a: AnyAttention, s: Shapes) -> FloatArray:
     qkv = s.tokens * (a.n_heads / s.tp * a.qk_dim + kv_heads * (a.qk_dim + a.v_dim))
     fused = s.preset.attention in ("flash", "sdpa-cpu")
     width = a.n_heads / s.tp * a.v_dim
-    out = s.keeps_input("attention.o", s.tokens, width, shared=fused) + (s.width * s.tokens * width if fused else 0.0)
+    # What comes back from head shards is another tensor than the core's own output.
+    shared = s.keeps_input("attention.o", s.tokens, width, shared=fused)
+    kept = np.where(s.cp_inner > 1, s.keeps_input("attention.o", s.tokens, width), shared)
+    out = kept + (s.width * s.tokens * width if fused else 0.0)
     normed: FloatArray | float = 0.0
     if getattr(a, "qk_norm", None):  # the norms keep their inputs, the core their outputs
         normed = s.tokens * a.qk_dim * (a.n_heads / s.tp + kv_heads)
@@ -217,23 +184,3 @@ def saved_projections(a: AnyAttention, s: Shapes) -> FloatArray:
     gated = 2.0 * s.tokens * width if a.gated else 0.0  # the gate, and the core's output before it
     entering = s.keeps_input("attention.qkv", s.tokens_saved, float(s.model.hidden))
     return np.asarray(s.width * (qkv + normed + gated) + entering + out + latent)
-
-
-def s_context_parallel(a: AnyAttention, s: Shapes) -> list[Op]:
-    """Key-value exchange of context parallelism: an all-gather of k and v over the cp group.
-
-    Forward gathers k and v; backward gathers them again and reduce-scatters their gradients
-    (the all-gather variant of Megatron-Core's context parallelism).
-    """
-    kv_heads = np.maximum(a.n_kv_heads / s.tp, 1.0)
-    nbytes = np.asarray(s.width * s.tokens * s.cp * kv_heads * (a.qk_dim + a.v_dim))
-    count = np.where(s.cp > 1, 1.0, 0.0)
-
-    def gather(name: str, op: str, phase: Phase) -> Op:
-        return Op(name, "collective", phase, {"nbytes": nbytes}, s.dtype, group="cp", collective=op, count=count)
-
-    return [
-        gather("attention.kv_all_gather", "all_gather", "forward"),
-        gather("attention.kv_all_gather.again", "all_gather", "backward_input"),
-        gather("attention.kv_grad_reduce_scatter", "reduce_scatter", "backward_input"),
-    ]

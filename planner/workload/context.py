@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout import LayoutBatch
+from planner.layout import OPEN_CP_KINDS, LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Weight
 from planner.plan import Lora, Workload
 from planner.precision import BYTES, Recipe, gradient_dtype, recipe_of
@@ -26,6 +26,10 @@ class Shapes:
     ----------
     tp, cp, ep, etp : ndarray of float64
     sp : ndarray of bool
+    cp_inner, cp_outer : ndarray of float64
+        Ranks that exchange sequence for heads, and that exchange keys and values; their product is cp.
+    cp_gathers : ndarray of bool
+        Whether keys and values are gathered instead of sent around.
     sequences : ndarray
         Sequences in the micro-batch (mbs).
     seq : ndarray
@@ -55,6 +59,9 @@ class Shapes:
     ep: FloatArray
     etp: FloatArray
     sp: NDArray[np.bool_]
+    cp_inner: FloatArray
+    cp_outer: FloatArray
+    cp_gathers: NDArray[np.bool_]
     sequences: FloatArray
     seq: FloatArray
     tokens: FloatArray
@@ -71,6 +78,7 @@ class Shapes:
     @classmethod
     def of(cls, model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset) -> Shapes:
         """Local sizes of `layouts` for one micro-batch of `workload`."""
+        layouts = layouts.with_cp_kind(preset.cp_kind)
         tp, cp = layouts.tp.astype(np.float64), layouts.cp.astype(np.float64)
         sp = np.asarray(layouts.sp == 1)
         sequences = layouts.mbs.astype(np.float64)
@@ -85,6 +93,9 @@ class Shapes:
             ep=layouts.ep.astype(np.float64),
             etp=layouts.etp.astype(np.float64),
             sp=sp,
+            cp_inner=layouts.cp_inner.astype(np.float64),
+            cp_outer=layouts.cp_outer.astype(np.float64),
+            cp_gathers=np.asarray((layouts.cp_kind == OPEN_CP_KINDS.index("all-gather")) & (layouts.cp > 1)),
             sequences=sequences,
             seq=seq,
             tokens=tokens,

@@ -82,15 +82,18 @@ def _residual_ops(name: str, s: Shapes) -> list[Op]:
     ]
 
 
-def _mixer(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray]:
-    """Ops of a layer's mixer, bytes saved besides its core, and those of the core; nothing where it has none."""
+def _mixer(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray, FloatArray]:
+    """Ops of a layer's mixer, bytes saved besides its core, those of the core, and those that an exchange of context
+    parallelism holds; nothing where it has none.
+    """
+    exchanged = np.zeros(())
     if layer.softmax is not None:
-        ops, saved, core = attention_ops(layer.softmax, s)
+        ops, saved, core, exchanged = attention_ops(layer.softmax, s)
     elif layer.recurrent is not None:
         (ops, saved), core = mixer_ops(layer.recurrent, s), np.zeros(())
     else:
-        return [], np.zeros(()), np.zeros(())
-    return [*ops, *_residual_ops("attention.residual", s)], saved, core
+        return [], np.zeros(()), np.zeros(()), exchanged
+    return [*ops, *_residual_ops("attention.residual", s)], saved, core, exchanged
 
 
 def _feed(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
@@ -103,7 +106,7 @@ def _feed(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
 
 def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     s = s.within(layer)
-    mixer, saved_attention, saved_core = _mixer(layer, s)
+    mixer, saved_attention, saved_core, exchanged = _mixer(layer, s)
     feed, saved_feed = _feed(layer, s)
     ops: list[Op] = []
     for i in range(layer.n_norms):
@@ -127,6 +130,7 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         saved_op_bytes=saved_by_op(layer, s),
         pieces=pieces(layer, SavedParts(saved_attention, saved_core, saved_feed, other), s),
         weight_bytes=_waiting(layer, outside, saved_core, ops, s),
+        exchange_bytes=exchanged,
     )
 
 

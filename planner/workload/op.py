@@ -168,6 +168,8 @@ class Block:
     logits_bytes, logits_grad_bytes : array
         Of the head only: what a micro-batch keeps between the loss and its backward; the gradient
         of the logits, which exists for one micro-batch at a time.
+    exchange_bytes : array
+        Of a layer: what context parallelism holds while its attention core runs, and no longer.
     """
 
     name: str
@@ -181,3 +183,4 @@ class Block:
     kept_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     rebuilt_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     pieces: tuple[Piece, ...] = ()
+    exchange_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))

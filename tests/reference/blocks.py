@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from hwmodels import kernels
 from planner.model.spec import DecoderLayer, LatentAttention, Mamba1, Mlp, Moe, Weight
+from tests.reference.exchange import Core, Exchanged, degrees
 from tests.reference.mixers import mixer
 from tests.reference.ops import Parts, Rank
 from tests.reference.recomputed import Recomputed, Saved, recomputed
@@ -27,6 +27,8 @@ class Block:
     """By that recomputation at a time."""
     waiting: float
     """Between I and W: inputs of the matrices and gradients of their outputs."""
+    exchanged: float = 0.0
+    """While context parallelism runs the core, and no longer."""
 
 
 NOTHING = Parts(0.0, 0.0, 0.0)
@@ -79,8 +81,8 @@ def _heads(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     return a.n_heads / rank.layout.tp, max(a.n_kv_heads / rank.layout.tp, 1.0)
 
 
-def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
-    """Returns bytes saved besides the core, and those of the core."""
+def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float, float]:
+    """Returns bytes saved besides the core, those of the core, and those held while it runs."""
     a, w = layer.softmax, rank.width
     assert a is not None
     heads, kv = _heads(rank, layer)
@@ -116,10 +118,9 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
         rank.moved("qk_norm", "F", 2 * qk, 2)
         rank.moved("qk_norm.grad", "I", 3 * qk, 2)
     fused = rank.preset.attention in ("flash", "sdpa-cpu")
-    core = _fused_core(rank, layer) if fused else _unfused_core(rank, layer)
+    found = _core(rank, layer, fused)
     for item in rank.items:
         item.modules |= {"core_attn"} if item.rerun == "selective" else set()
-        item.by_op = 0.0 if item.name == "coreF" else item.by_op
     if a.gated:  # sigmoid(gate) * output: three tensors forward, five backward
         nbytes = w * rank.tokens * heads * a.v_dim
         rank.moved("gate", "F", 3 * nbytes)
@@ -127,77 +128,47 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float]:
     out = next(p for p in weights if p.name == "o")
     rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out), module="o")
     rank.leave("attention.o")
-    # Context parallelism: keys and values of the whole sequence, and the way back of their gradients.
-    gathered = w * rank.tokens * rank.layout.cp * kv * (a.qk_dim + a.v_dim)
-    rank.collective("kv", "F", "all_gather", "cp", gathered)
-    rank.collective("kv", "I", "all_gather", "cp", gathered)
-    rank.collective("kv", "I", "reduce_scatter", "cp", gathered)
     saved = rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
     saved += rank.tokens * heads * a.v_dim if fused else 0.0  # the fused core reads its output again
     if getattr(a, "qk_norm", None):
         saved += rank.tokens * a.qk_dim * (heads + kv)  # a norm's backward reads its input, the core its output
     saved += 2 * rank.tokens * heads * a.v_dim if a.gated else 0.0
     inputs = rank.input_kept(rank.tokens_kept, rank.hidden, "qkv")
-    inputs += rank.input_kept(rank.tokens, heads * a.v_dim, "o", free=fused)
+    swapped = degrees(rank)[1] > 1  # then what comes back is another tensor than the core's own output
+    inputs += rank.input_kept(rank.tokens, heads * a.v_dim, "o", free=fused and not swapped)
     if isinstance(a, LatentAttention):
         latent = float((a.q_lora_rank or 0) + a.kv_lora_rank)
         saved += rank.tokens_sp * latent
         inputs += rank.input_kept(rank.tokens_sp, latent, "qkv")
-    return w * saved + inputs, core
+    return w * saved + inputs + found.fetched, found.statistics, found.transient
 
 
-def _fused_core(rank: Rank, layer: DecoderLayer) -> float:
-    """One kernel; saves the softmax statistic of each row (fp32).
-
-    Context parallelism deals 2·cp chunks so that each rank has one from either end of the
-    sequence (Llama 3, arXiv 2407.21783, section 3.3.2): rank 0 runs its chunk of s/(2·cp) queries
-    over the first s/(2·cp) keys and over all keys, s(s + 1)/(2·cp) pairs like every other rank.
-    """
-    a, whole = layer.softmax, float(rank.workload.seq_len)
-    assert a is not None
-    heads, kv = _heads(rank, layer)
-    # Documents of L tokens packed end to end: E[L²]/E[L] tokens is the length of equal ones with as many pairs.
-    packed = rank.workload.documents
-    s = packed.mean_square_tokens2 / packed.mean_tokens if packed else whole
-    s = min(s, a.chunk) if a.chunk else s
-    impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else rank.preset.attention_impl
-    own = s / rank.layout.cp
-    chunks = [(own, s)]
-    if rank.layout.cp > 1 and a.causal:
-        chunks = [(own / 2, own / 2), (own / 2, s)]
-    for way, direction, rerun in (("F", "forward", "selective"), ("I", "backward", "full")):
-        total = 0.0
-        for queries, keys in chunks:
-            one = kernels.attention_seconds(
-                rank.cluster.device, batch=rank.layout.mbs * (whole / s), q_len=queries, kv_len=keys, n_heads=heads,
-                n_kv_heads=kv, qk_dim=a.qk_dim, v_dim=a.v_dim, causal=rank.preset.skips_masked and a.causal,
-                window=a.window, direction=direction, dtype=rank.dtype, impl=impl,
-            )  # fmt: skip
-            total += float(one.mid)
-        rank.kernel("core" + way, way, total, len(chunks), rerun)
-    return 4.0 * rank.tokens * heads
+def _core(rank: Rank, layer: DecoderLayer, fused: bool) -> Exchanged:
+    """Kernels and transfers; unfused scores and masks are what the softmax keeps."""
+    core = Core(rank, layer)
+    found = core.run(fused=fused)
+    return found if fused else replace(found, statistics=_unfused_core(rank, layer, core))
 
 
-def _unfused_core(rank: Rank, layer: DecoderLayer) -> float:
+def _unfused_core(rank: Rank, layer: DecoderLayer, core: Core) -> float:
     """Scores, softmax, dropout, values; saves softmax, mask and dropout output: the 5as/h of equation 1."""
     a, w, s = layer.softmax, rank.width, float(rank.workload.seq_len)
     assert a is not None
-    heads, _ = _heads(rank, layer)
-    batch = rank.layout.mbs * heads
-    scores = batch * rank.seq * s
+    batch, rows = rank.layout.mbs * core.heads, rank.seq * core.inner
+    scores = batch * rows * s
     # Megatron's kernel wants sequences x heads and queries in fours, 16 bits, and a row of 17 to so many keys.
-    takes = batch % 4 == 0 and rank.seq % 4 == 0 and 16 < s <= rank.preset.fused_softmax_keys and w == 2
+    takes = batch % 4 == 0 and rows % 4 == 0 and 16 < s <= rank.preset.fused_softmax_keys and w == 2
     one_kernel = takes and rank.preset.attention == "unfused-fused-softmax"
 
     def product(name: str, way: str, m: float, n: float, k: float) -> None:
         rank.gemm(name, way, m, n, k, batch=batch, impl="batched", rerun="selective" if way == "F" else "full")
 
-    product("scores", "F", rank.seq, s, a.qk_dim)
-    product("values", "F", rank.seq, a.v_dim, s)
-    product("dP", "I", rank.seq, s, a.v_dim)
-    product("dV", "I", s, a.v_dim, rank.seq)
-    product("dQ", "I", rank.seq, a.qk_dim, s)
-    product("dK", "I", s, a.qk_dim, rank.seq)
+    product("scores", "F", rows, s, a.qk_dim)
+    product("values", "F", rows, a.v_dim, s)
+    product("dP", "I", rows, s, a.v_dim)
+    product("dV", "I", s, a.v_dim, rows)
+    product("dQ", "I", rows, a.qk_dim, s)
+    product("dK", "I", s, a.qk_dim, rows)
     if one_kernel:
         rank.moved("softmax", "F", 2 * w * scores, 1, "selective")
         rank.moved("softmax.grad", "I", 3 * w * scores, 1)
@@ -376,7 +347,8 @@ def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block
     rank = replace(rank, items=[], gradients=[], plain=plain, section="attention")
     saved = _fill_layer(rank, layer)
     outside = saved.attention + saved.feed + saved.other
-    return _finish(rank, outside + saved.core, _inputs(rank, layer, outside), recomputed(rank, layer, saved))
+    block = _finish(rank, outside + saved.core, _inputs(rank, layer, outside), recomputed(rank, layer, saved))
+    return replace(block, exchanged=saved.exchanged)
 
 
 def _row(rank: Rank) -> float:
@@ -394,12 +366,12 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
         behind = layer.ffn if i or layer.attention is None else layer.attention
         alone = isinstance(behind, LatentAttention | Moe) or not rank.preset.norm_in_linear
         rank.mark(start, *(("layernorm",) if i < 2 and alone and layer.recurrent is not behind else ()))
-    attention = core = feed = other = 0.0
+    attention = core = feed = other = exchanged = 0.0
     row = rank.tokens_sp * rank.hidden
     start = len(rank.items)
     if layer.attention is not None:
         if layer.softmax is not None:
-            attention, core = _attention(rank, layer)
+            attention, core, exchanged = _attention(rank, layer)
         elif layer.recurrent is not None:
             attention = mixer(rank, layer.recurrent)
         _residual(rank, "attention.residual")
@@ -414,7 +386,7 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
         # attention and feed-forward read one normalised tensor
         other -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
     rows = _expert_rows(rank, layer.ffn) * layer.ffn.n_experts / rank.layout.ep if isinstance(layer.ffn, Moe) else 0.0
-    return Saved(attention, core, feed, other, rows)
+    return Saved(attention, core, feed, other, rows, exchanged)
 
 
 def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:

@@ -138,7 +138,17 @@ CASES: tuple[Case, ...] = (
     _case("zero-3 pipeline", "llama-3.1-8b", H, "fsdp2", 32, 4096, pp=2, tp=2, dp=4, zero_stage=3),
     _case("tied over stages", "llama-3.2-1b", H, "megatron", 32, 4096, pp=4, dp=4, recompute="full"),
     _case("cp", "llama-3.1-8b", H, "megatron", 8, 8192, cp=4, tp=2, dp=2, zero_stage=1),
-    _case("cp without dp", "gpt", A, "megatron-2021", 4, 1024, "fp16", cp=2, tp=4),
+    _case("cp without dp", "gpt", A, "megatron", 4, 1024, "fp16", cp=2, tp=4),
+    _case("cp all-gather", "llama-3.1-8b", H, "fsdp2", 16, 8192, cp=4, dp=4, zero_stage=3),
+    _case("cp ring", "llama-3.1-8b", H, "megatron", 16, 8192, cp=8, dp=2, zero_stage=1, recompute="selective"),
+    _case("cp ring over nodes", "gpt", H, "generic", 2, 1024, tp=2, sp=1, cp=8, recompute="full"),
+    _case("cp ulysses", "llama-3.1-8b", H, "deepspeed", 16, 8192, tp=2, sp=1, cp=4, dp=2, zero_stage=1),
+    _case("cp hierarchical", "llama-3.1-8b", H, "megatron", 16, 8192, tp=2, cp=8, cp_kind="hierarchical",
+          cp_ulysses=2, recompute="selective"),
+    _case("cp window", "gemma2-2b", H, "megatron", 16, 8192, cp=4, dp=4, zero_stage=1),
+    _case("cp near window", "gemma2-2b", H, "megatron", 16, 32768, cp=8, dp=2, cp_kind="hierarchical", cp_ulysses=2),
+    _case("cp mla", "deepseek-v2-lite", A, "megatron", 8, 4096, cp=4, dp=2, ep=8, zero_stage=1),
+    _case("cp ulysses zb", "gpt", A, "generic", 32, 1024, cp=2, pp=4, schedule="zb-h1", cp_kind="ulysses"),
     _case("moe ep", "moe", H, "megatron", 32, 1024, dp=16, ep=8, zero_stage=1),
     _case("moe ep etp", "moe", H, "megatron", 32, 1024, tp=2, sp=1, dp=8, ep=4, etp=2, recompute="full"),
     _case("moe pipeline", "moe", A, "generic", 16, 1024, pp=4, dp=2, ep=2, recompute="full"),
@@ -334,6 +344,7 @@ def cases(draw: st.DrawFn) -> Case:
         ep = draw(st.sampled_from(divisors(tp * cp * dp, 8)))
         etp = draw(st.sampled_from(divisors(tp * cp * dp // ep, 4)))
     mbs = draw(st.sampled_from((1, 2)))
+    kinds = ("", *(kind for kind in preset.cp_kinds if kind != "hierarchical")) if cp > 1 else ("",)
     gbs = mbs * dp * pp * draw(st.integers(2, 3))
     stage_layers: tuple[int, ...] = ()
     if pp > 1 and draw(st.booleans()) and model.n_layers >= pp * vpp:
@@ -343,6 +354,7 @@ def cases(draw: st.DrawFn) -> Case:
         tp=tp, sp=draw(st.integers(0, 1)) if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp, dp=dp, ep=ep, etp=etp,
         zero_stage=zero, fsdp=draw(st.sampled_from((0, *divisors(dp)))) if zero else 0, mbs=mbs,
         recompute=draw(st.sampled_from(RECOMPUTE)), schedule=schedule, stage_layers=stage_layers,
+        cp_kind=draw(st.sampled_from(kinds)),
     )  # fmt: skip
     if layout.recompute == "selective":
         layout = replace(layout, recompute_modules=draw(st.sampled_from(((), *((m,) for m in MODULES), MODULES))))

@@ -241,11 +241,13 @@ class Rank:
 
     def collective(self, name: str, way: str, op: str, axis: str, nbytes: float, *, runs: float = 1.0,
                    behind: str | tuple[str, str] = "", rerun: str = "full", uneven: float = 1.0) -> None:  # fmt: skip
-        size, stride = axis_of(self.layout, axis)
+        kind = self.layout.cp_kind or self.preset.cp_kind
+        inner = {"ulysses": self.layout.cp, "hierarchical": max(self.layout.cp_ulysses, 1)}.get(kind, 1)
+        size, stride = axis_of(self.layout, axis, inner)
         if size == 1:
             return
         one = self.seconds_of(op, nbytes * uneven, size, stride)  # the busiest pair sets the time of all
-        group = "ep" if axis in ("etp", "ep_etp") else axis
+        group = {"etp": "ep", "ep_etp": "ep", "cp_inner": "cp", "cp_outer": "cp"}.get(axis, axis)
         self.items.append(Item(name, way, one * runs, runs, group, op, behind, rerun,
                                slow=slow_beside(self.cluster, op, size, stride)))  # fmt: skip
 
@@ -351,13 +353,18 @@ class Rank:
         return max(compute + exposed, launching) - exposed
 
 
-def axis_of(lay: Layout, axis: str) -> tuple[int, int]:
-    """Ranks of a group and their distance; ranks are ordered tp, cp, dp, pp from the fastest."""
+def axis_of(lay: Layout, axis: str, inner: int = 1) -> tuple[int, int]:
+    """Ranks of a group and their distance; ranks are ordered tp, cp, dp, pp from the fastest.
+
+    `inner` of the cp ranks are neighbours that swap sequence for heads.
+    """
     fsdp = lay.fsdp or lay.dp
     edp = max(lay.tp * lay.cp * lay.dp // (lay.ep * lay.etp), 1)
     return {
         "tp": (lay.tp, 1),
         "cp": (lay.cp, lay.tp),
+        "cp_inner": (inner, lay.tp),
+        "cp_outer": (lay.cp // inner, lay.tp * inner),
         "dp_cp": (lay.dp * lay.cp, lay.tp),
         "fsdp": (fsdp * lay.cp, lay.tp),
         "replica": (lay.dp // fsdp, lay.tp * lay.cp * fsdp),

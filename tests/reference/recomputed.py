@@ -18,7 +18,7 @@ from tests.reference.ops import Item, Rank
 class Saved:
     """Bytes that a layer saves: attention outside the core, the core, the feed-forward part, norms and masks.
 
-    And the rows of the routed experts that the rank holds.
+    And the rows of the routed experts that the rank holds, and what context parallelism holds for a moment.
     """
 
     attention: float
@@ -26,6 +26,7 @@ class Saved:
     feed: float
     other: float
     rows: float
+    exchanged: float = 0.0
 
 
 @dataclass

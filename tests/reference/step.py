@@ -494,6 +494,7 @@ class _Step:
         boundary = self.one.tokens_sp * self.one.hidden * self.width
         copies = self.schedule.directions
         total = (2 * copies * boundary if lay.pp > 1 else 0.0) + (boundary * lay.tp if lay.sp else 0.0)
+        total += max(b.exchanged for s in self.stages for b in s.layers)
         layers = max(len(self.model.layers) * copies / lay.pp, 1.0)
         if z >= 3:
             keeps = lay.pp > 1 or not self.preset.reshard_after_forward
