@@ -67,8 +67,12 @@ def plan_faults(plan: Plan, source: str = "") -> list[Fault]:
 
 
 def sequence_faults(model: ModelSpec, seq_len: int, where: str = "") -> list[Fault]:
-    """Whether a model with a table of learned positions can see a sequence of this length."""
+    """Whether a model with a table of learned positions, or of patches, can see a sequence of this length."""
     most = model.learned_positions
+    if model.patches is not None and seq_len != model.patches.tokens:
+        count, token = model.patches.patches, " and a class token" if model.patches.class_token else ""
+        why = f"a sequence of {model.name} is one image: {count} patches{token}"
+        return [Fault(f"seq_len is {seq_len}", where, why, f"seq_len {model.patches.tokens}")]
     if not most or seq_len <= most:
         return []
     why = f"{model.name} has {most} learned positions"

@@ -15,6 +15,7 @@ from planner.vocabulary import padded_vocab
 from planner.workload.attention import attention_ops
 from planner.workload.context import Shapes
 from planner.workload.dense import mlp_ops
+from planner.workload.encoder import classifier, image_embedding, transform
 from planner.workload.moe import moe_ops
 from planner.workload.op import Block, Op
 from planner.workload.prediction import with_prediction
@@ -156,6 +157,8 @@ def _kept(ops: list[Op]) -> tuple[Op, ...]:
 
 def _embedding(s: Shapes) -> Block:
     """Token lookup (vocabulary-parallel over tp), positions and dropout; scatter-add backward unless frozen."""
+    if s.model.patches is not None:
+        return image_embedding(s.model.patches, s)
     n = s.tokens * s.model.hidden * s.width
     ops = [
         s.memory("embedding.lookup", "forward", 2.0 * n),
@@ -171,6 +174,10 @@ def _embedding(s: Shapes) -> Block:
         if s.lora is None:
             ops.append(s.memory("embedding.positions.grad", "backward_input", row * (2.0 * s.width + mask)))
             saved = np.asarray(saved + row * mask)
+    if s.model.embedding_norm:  # not trained beneath adapters, where nothing before the layers needs a gradient
+        normed = _norm_ops("embedding.norm", s)
+        ops += normed if s.lora is None else normed[:1]
+        saved = np.asarray(saved + s.tokens_sp * s.model.hidden * s.width * float(s.lora is None))
     # The scatter-add of the weight gradient reads the gradient of every row.
     waiting = (saved if s.preset.split_keeps_graph else s.tokens * 8.0) + n if s.lora is None else np.zeros(())
     return Block("embedding", _kept(ops), saved, weight_bytes=np.asarray(waiting))
@@ -184,6 +191,8 @@ def _head(s: Shapes) -> Block:
     stand in the compute dtype, as fp32 log-probabilities and as their fp32 gradient; a fused loss
     keeps the first and writes the gradient beside it.
     """
+    if s.model.n_classes:
+        return classifier(_norm_ops("final_norm", s) if s.model.final_norm else [], s)
     vocab = np.asarray(padded_vocab(s.model, s.preset, s.tp) / s.tp)
     hidden = np.asarray(float(s.model.hidden))
     logits = np.asarray(s.tokens * vocab)
@@ -193,8 +202,12 @@ def _head(s: Shapes) -> Block:
     forward = logits * (s.width * 2.0 if fused else 8.0 + cast)
     backward = logits * (s.width * 2.0 if fused else 12.0 + cast)
     kernels = 1.0 if fused else (2.0 if wide else 3.0)
+    before, more = (_norm_ops("final_norm", s) if s.model.final_norm else []), np.zeros(())
+    if s.model.head_transform:
+        added, more = transform(_norm_ops("head.norm", s), s)
+        before += added
     ops = [
-        *_norm_ops("final_norm", s),
+        *before,
         *s.enter_tp("head", quantised=False),
         *s.linear("head", s.tokens, hidden, vocab, quantised=False),
         s.memory("loss", "forward", forward, kernels=kernels, impl="cross_entropy"),
@@ -216,8 +229,11 @@ def _head(s: Shapes) -> Block:
     )
     kept, gradient = (s.width, s.width) if fused else (s.width + 4.0, 4.0)
     normed = float(s.lora is None)  # what the norm reads, and what a trained head reads
-    saved = np.asarray((1.0 + normed) * s.tokens_sp * s.model.hidden * s.width)
+    reads = float(s.model.final_norm) + normed
+    saved = np.asarray(reads * s.tokens_sp * s.model.hidden * s.width + more)
     inputs = saved + logits * kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width * normed
+    if s.model.head_transform and not s.preset.split_keeps_graph:
+        inputs = inputs + s.keeps_input("head.transform", s.tokens_sp, float(s.model.hidden), quantised=False)
     waiting = np.asarray(inputs + output_gradients(ops, s))
     held, written = np.asarray(logits * kept), np.asarray(logits * gradient)
     return Block("head", _kept(ops), saved, logits_bytes=held, logits_grad_bytes=written, weight_bytes=waiting)

@@ -416,6 +416,8 @@ def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
 def embedding(rank: Rank) -> Block:
     """Look-up in the vocabulary shard, sum over tp; token numbers (8 bytes) and the dropout mask are saved."""
     rank = replace(rank, items=[], gradients=[])
+    if rank.model.patches is not None:
+        return _patches(rank)
     n = rank.tokens * rank.hidden * rank.width
     rank.moved("lookup", "F", 2 * n)
     rank.leave("embedding", high=True)
@@ -428,11 +430,18 @@ def embedding(rank: Rank) -> Block:
         rank.moved("positions", "F", row * (3 * rank.width + mask), 2)
         if trained:
             rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
+    normed = 0.0
+    if rank.model.embedding_norm:
+        start = len(rank.items)
+        _norm(rank, "embedding norm")
+        if not trained:
+            rank.items = [i for n_, i in enumerate(rank.items) if n_ < start or i.way != "I"]
+        normed = _row(rank)
     if not trained:
         return _finish(rank, 0.0, 0.0)
     # The scatter-add reads the token numbers and the gradient of every row.
     rank.gradients.append(n)
-    return _finish(rank, 8.0 * rank.tokens + row * mask, 8.0 * rank.tokens)
+    return _finish(rank, 8.0 * rank.tokens + row * mask + normed, 8.0 * rank.tokens)
 
 
 def vocabulary(rows: int, multiple: int, tp: int) -> int:
@@ -440,6 +449,23 @@ def vocabulary(rows: int, multiple: int, tp: int) -> int:
     while multiple and rows % (multiple * tp):
         rows += 1
     return rows
+
+
+def _patches(rank: Rank) -> Block:
+    """Images of C x P x P pixels a patch: rows are made, multiplied with one matrix, positions added."""
+    p, w = rank.model.patches, rank.width
+    assert p is not None
+    pixels = float(p.channels * p.frames * p.patch**2)
+    rows = rank.layout.mbs * p.patches
+    rank.moved("cut", "F", 2 * w * rows * pixels)
+    rank.linear("patch", rows, pixels, rank.hidden, high=True)
+    rank.items = [i for i in rank.items if i.way != "I"]
+    tokens = rank.layout.mbs * rank.workload.seq_len * rank.hidden
+    mask = 1.0 if rank.preset.dropout else 0.0
+    rank.moved("positions", "F", tokens * (3 * w + mask), 2)
+    rank.moved("positions.grad", "I", tokens * (2 * w + mask))
+    saved = w * rows * pixels + tokens * mask
+    return _finish(rank, saved, saved)
 
 
 def head(rank: Rank) -> tuple[Block, float, float]:
@@ -496,7 +522,17 @@ def _fill_head(rank: Rank) -> tuple[float, float, float, float]:
     """Final norm, vocabulary-parallel projection and loss; bytes saved, of inputs, of logits and their gradient."""
     vocab = vocabulary(rank.model.vocab, rank.preset.vocab_multiple, rank.layout.tp) / rank.layout.tp
     logits, w = rank.tokens * vocab, rank.width
-    _norm(rank, "final_norm")
+    if rank.model.n_classes:
+        return _fill_classifier(rank)
+    more = 0.0
+    if rank.model.final_norm:
+        _norm(rank, "final_norm")
+    if rank.model.head_transform:  # BERT: dense, GELU, norm, each on the rank's own rows
+        rank.linear("transform", rank.tokens_sp, rank.hidden, rank.hidden, high=True)
+        rank.moved("gelu", "F", 2 * _row(rank))
+        rank.moved("gelu.grad", "I", 3 * _row(rank))
+        _norm(rank, "transform norm")
+        more = _row(rank) if rank.lora is None else 0.0
     rank.enter("head", high=True)
     rank.linear("head", rank.tokens, rank.hidden, vocab, high=True)
     if rank.preset.fused_cross_entropy:
@@ -511,8 +547,22 @@ def _fill_head(rank: Rank) -> tuple[float, float, float, float]:
         kept, gradient = w + 4, 4.0
     # Maximum, target logit and sum of exponentials of each token.
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
-    saved = (2 if rank.lora is None else 1) * rank.tokens_sp * rank.hidden * w
-    inputs = rank.tokens_kept * rank.hidden * w if rank.lora is None else 0.0
+    reads = (1 if rank.model.final_norm else 0) + (1 if rank.lora is None else 0)
+    reads += 2 if rank.model.head_transform else 0
+    saved = reads * rank.tokens_sp * rank.hidden * w + more
+    inputs = (rank.tokens_kept * rank.hidden * w if rank.lora is None else 0.0) + more
     if rank.preset.split_keeps_graph:  # PyTorch's graph holds the logits as well
         rank.gradients.append(logits * kept)
     return saved, inputs, logits * kept, logits * gradient
+
+
+def _fill_classifier(rank: Rank) -> tuple[float, float, float, float]:
+    """A matrix on the first token of each sequence and its loss, on every tp rank."""
+    w, n = rank.width, rank.layout.mbs
+    small = float(n * rank.model.n_classes)
+    _norm(rank, "final_norm")
+    rank.linear("classifier", float(n), rank.hidden, float(rank.model.n_classes), high=True)
+    rank.moved("loss", "F", small * (8 + w), 2, "never")
+    rank.moved("loss.grad", "I", small * (12 + w), 2)
+    first = n * rank.hidden * w if rank.lora is None else 0.0
+    return _row(rank) + first, first, small * (w + 4), small * 4.0

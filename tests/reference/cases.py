@@ -253,6 +253,18 @@ ROUTED = [
          {"routing": Routing(1.7, 1.5, pad_to_capacity=True)}),
     )
 ]
+ENCODERS = [
+    Case(f"{model} {label}", model, A, Workload(seq, 16, precision, "adamw", framework, **rest), layout)
+    for model, seq, label, layout, precision, framework, rest in (
+        ("vit-like", 256, "dp", Layout(dp=8, zero_stage=1, mbs=2), "bf16", "megatron", {}),
+        ("vit-like", 256, "tp sp", Layout(tp=2, sp=1, dp=4, recompute="full"), "fp16", "megatron-2022", {}),
+        ("vit-like", 256, "pipeline", Layout(pp=4, dp=2, schedule="zb-h1"), "bf16", "generic", {}),
+        ("bert-like", 512, "cp", Layout(cp=2, dp=4, zero_stage=1), "bf16", "megatron", {}),
+        ("bert-like", 512, "unfused", Layout(tp=2, sp=1, pp=2, dp=2), "fp16", "megatron-2022", {}),
+        ("bert-like", 512, "zb", Layout(pp=2, dp=4, schedule="zb-h1"), "bf16", "fsdp2", {}),
+        ("bert-like", 512, "lora", Layout(dp=8), "bf16", "generic", {"kind": "lora", "lora": EVERYWHERE}),
+    )
+]
 STEPS = [
     _trained(f"prediction {label}", model, A, 16, 1024, layout, precision, framework, mtp_layers=depth, **rest)
     for label, model, layout, precision, framework, depth, rest in (
@@ -317,7 +329,7 @@ RECOMPUTED = [
         ("op mla", MLA, "generic", "bf16", {"tp": 2, "sp": 1, "dp": 4, "recompute": "op"}),
     )
 ]
-CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *RECOMPUTED)
+CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.model.spec import Attention, DecoderLayer, DeltaNet, Mamba1, Mamba2, Mlp, ModelSpec, Moe
+from planner.model.spec import Attention, DecoderLayer, DeltaNet, Mamba1, Mamba2, Mlp, ModelSpec, Moe, PatchEmbedding
 
 H, VOCAB = 512, 4096
 
@@ -40,4 +40,25 @@ def mixed() -> ModelSpec:
     return ModelSpec("mixed", "llama4", H, VOCAB, layers * 2)
 
 
-SMALL = {"hybrid": hybrid, "jamba-like": jamba, "delta": delta, "mixed": mixed}
+def vit() -> ModelSpec:
+    """An encoder over 255 patches of 16 pixels and a class token."""
+    a = Attention(8, 8, 64, qkv_bias=True, out_bias=True, causal=False, rotary=False)
+    layer = DecoderLayer(a, Mlp(2048, False, True, "gelu"), norm="layer", norm_bias=True)
+    patches = PatchEmbedding(3, 16, 255, 255, class_token=True)
+    return ModelSpec(
+        "vit-like", "vit", H, 0, (layer,) * 4, norm="layer", norm_bias=True, learned_positions=256,
+        patches=patches, n_classes=1000,
+    )  # fmt: skip
+
+
+def bert() -> ModelSpec:
+    """A masked language model with the norms of BERT."""
+    a = Attention(8, 8, 64, qkv_bias=True, out_bias=True, causal=False, rotary=False)
+    layer = DecoderLayer(a, Mlp(2048, False, True, "gelu"), norm="layer", norm_bias=True)
+    return ModelSpec(
+        "bert-like", "bert", H, VOCAB, (layer,) * 4, norm="layer", norm_bias=True, tied_embeddings=True,
+        head_bias=True, learned_positions=1024, embedding_norm=True, final_norm=False, segments=2, head_transform=True,
+    )  # fmt: skip
+
+
+SMALL = {"vit-like": vit, "bert-like": bert, "hybrid": hybrid, "jamba-like": jamba, "delta": delta, "mixed": mixed}

@@ -524,7 +524,11 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
     A frozen parameter has no weight gradient: 4; an adapter's has one.
     """
     each = 6.0 if workload.lora is None else 4.0
-    token = each * model.hidden * model.vocab
+    token = each * model.hidden * (model.vocab + (model.hidden if model.head_transform else 0))
+    token += each * model.hidden * model.n_classes / workload.seq_len
+    if model.patches is not None:
+        p = model.patches
+        token += each * model.hidden * p.channels * p.frames * p.patch**2 * p.patches / workload.seq_len
     packed = workload.documents
     length = packed.mean_square_tokens2 / packed.mean_tokens if packed else workload.seq_len
     steps = workload.mtp_layers
