@@ -143,6 +143,18 @@ def validation(content: Mapping[str, Any], title: str = "error of the prediction
     return table
 
 
+def host_fit(presets: Sequence[Mapping[str, Any]], title: str = "host constants") -> Table:
+    """The presets of ``fit --json``: a row for each group that was fitted, constants on the first of a preset."""
+    heads = ("kernel", "micro-batch", "step", "rows", "group", "before %", "after %")
+    table = _table(title, [("preset", False), *((h, h != "group") for h in heads)])
+    for found in presets:
+        first = [str(found["preset"]), *(format_seconds(v) for v in found["constants"].values()), str(found["rows"])]
+        for group, before in found["before_pct"].items():
+            _add(table, [*first, str(group), f"{before:.1f}", f"{found['after_pct'][group]:.1f}"])
+            first = [""] * len(first)
+    return table
+
+
 def _figure(key: str, number: float) -> str:
     if key == "n":
         return str(number)

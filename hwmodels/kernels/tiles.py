@@ -22,6 +22,10 @@ Long kernels heat the part and its clock falls to what the power limit sustains 
 `power_density` is the peak FLOP/s per watt of the measured part, `throttle` what it loses on long kernels. A part
 with more peak for each watt loses more, and sooner.
 
+Rows that do not start at multiples of 16 bytes are read by narrower loads (`unaligned_share`). Strided batches of
+them, whose every matrix starts at such an address, found no tensor-core kernel in the cuBLAS of CUDA 11 and ran on
+the scalar units: ``2 m n k batch / (fp32 peak x scalar_efficiency)``.
+
 References: NVIDIA "Matrix Multiplication Background User's Guide" (tile and wave quantisation, alignment); Osama et
 al. 2023 "Stream-K"; NVIDIA CUTLASS documentation, "Efficient GEMM" (split-K).
 """
@@ -107,7 +111,8 @@ def tile_seconds(m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray,
     m, n, k, batch : ndarray, shape (N,)
     c : Mapping
         Coefficients named above, and ``peak`` (FLOP/s), ``n_sm`` (0: not known, no wave quantisation), ``tdp`` (W),
-        ``cache_bandwidth`` (bytes/s) and ``element`` (bytes of an element of A without its scales).
+        ``cache_bandwidth`` (bytes/s) and ``element`` (bytes of an element of A without its scales); ``scalar`` (FLOP/s)
+        where unaligned products run without tensor cores.
 
     Returns
     -------
@@ -155,4 +160,9 @@ def tile_seconds(m: FloatArray, n: FloatArray, k: FloatArray, batch: FloatArray,
         flop = 2.0 * (m * n) * (k * batch)
         best *= 1.0 + slower * (flop / (flop + half))
     factor = unaligned_share(n, k, c["element"], c)
-    return best if factor is None else best * factor
+    if factor is None:
+        return best
+    if c.get("scalar", 0.0) > 0:
+        slow = 2.0 * (m * n) * (k * batch) / c["scalar"]
+        return np.where(factor > 1.0, np.maximum(best, slow), best)
+    return best * factor

@@ -150,6 +150,8 @@ def cluster_of(row: Row) -> tuple[Cluster, list[str]]:
         stated = stated_bandwidth(row.inter_net, row.gpus_per_node or size)
         if stated is not None:
             stated *= size / (row.gpus_per_node or size)
+            if _OMNI_PATH.search(row.inter_net):
+                inter = catalog.link("omni-path-100")
             inter = _stated_link(inter, stated, ports, row.inter_net)
         else:
             assumed.append(f"network of {hardware.preset}")

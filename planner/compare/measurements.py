@@ -35,6 +35,9 @@ for eight-way tensor parallelism (run_table_1.sh of the SC21 experiments)."""
 DEFAULT_HEAD_DIM = 128
 """Width of a head where the heads are not stated: what GPT-3 and its successors use."""
 
+DEFAULT_HEADS_STEP = 16
+"""Heads that are not stated come in this many: 16, 32, 48, 64, 96, 112, 128 of the models that state theirs."""
+
 PRECISIONS: dict[str, str] = {
     **{name: name for name in precision.names()},
     "fp8-cs": "fp8-current", "fp8-ds": "fp8-delayed", "fp8-mx": "mxfp8", "fp8-blockwise": "fp8-block",
@@ -106,11 +109,15 @@ def enough(row: Row) -> bool:
 
 
 def _heads(row: Row, assumed: list[str]) -> int:
-    """The heads, or the divisor of the width (and multiple of tp) nearest to `DEFAULT_HEAD_DIM` a head."""
+    """The heads, or the divisor of the width that makes heads nearest to `DEFAULT_HEAD_DIM` wide.
+
+    A multiple of tp, and of `DEFAULT_HEADS_STEP` where one divides the width.
+    """
     if row.heads is not None:
         return row.heads
     hidden, tp = row.hidden or 0, row.tp or 1
     fitting = [n for n in range(tp, hidden + 1, tp) if hidden % n == 0]
+    fitting = [n for n in fitting if n % DEFAULT_HEADS_STEP == 0] or fitting
     if not fitting:
         raise UnreadableRowError(f"heads are not stated and no number of heads fits hidden={hidden} with tp={tp}")
     heads = min(fitting, key=lambda n: abs(hidden / n - DEFAULT_HEAD_DIM))

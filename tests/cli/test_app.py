@@ -15,7 +15,9 @@ from hwmodels.errors import Fault, InfeasibleError, InputError, RunError
 from planner.cli import list as listing
 from tests.conftest import ROOT
 
-COMMANDS = ("search", "predict", "simulate", "scenario", "run", "compare", "calibrate", "validate", "report", "list")
+COMMANDS = (
+    "search", "predict", "simulate", "scenario", "run", "compare", "calibrate", "fit", "validate", "report", "list",
+)  # fmt: skip
 
 
 def test_the_commands_of_this_version_are_there_and_no_others(call) -> None:
@@ -39,6 +41,7 @@ def test_version(call) -> None:
         (("run", "plan.json", "--repeats", "0"), "--repeats: less than 2 is meaningless", "Try: --repeats 2"),
         (("run", "plan.json", "--warmup", "0"), "--warmup: less than 1 is meaningless", "Try: --warmup 1"),
         (("run", "plan.json", "--timeout", "3"), "duration '3' has no unit", "Try: --timeout 3s"),
+        (("fit",), "missing option '--data'", "--help"),
         (("compare",), "missing argument 'PLAN.json'", "--help"),
         (("list", "modls"), "cannot list 'modls'", "Try: models"),
         (("list", "models", "devices"), "unexpected extra argument", "--help"),

@@ -163,6 +163,23 @@ def test_validate_scores_a_table(call, tmp_path: Path) -> None:
     assert "step_time" in call("validate", "--data", "t.csv").out
 
 
+def test_fit_prints_the_host_constants_of_each_preset(call, tmp_path: Path) -> None:
+    facts = Path(__file__).parents[1] / "validation" / "published.csv"
+    lines = facts.read_text().splitlines()
+    chosen = [lines[0], *(line for line in lines if line.startswith(("SC21-001,", "SC21-002,", "KOR-001,")))]
+    (tmp_path / "training_measurements.csv").write_text("\n".join(chosen) + "\n")
+    content = json.loads(call("fit", "--data", tmp_path, "--json").out)
+    assert [found["preset"] for found in content["presets"]] == ["megatron-2021", "megatron-2022"]
+    for found, rows in zip(content["presets"], (2, 1), strict=True):
+        assert found["rows"] == rows and found["residual"] >= 0
+        assert set(found["constants"]) == {"kernel_s", "microbatch_s", "step_s"}
+        assert all(found["after_pct"][g] <= found["before_pct"][g] + 1e-9 for g in found["before_pct"])
+    table = call("fit", "--data", tmp_path, "--preset", "megatron-2022").out
+    assert "megatron-2022" in table and "korthikanti_a100" in table and "megatron-2021" not in table
+    (tmp_path / "none.csv").write_text(lines[0] + "\n")
+    assert call("fit", "--data", tmp_path / "none.csv").code == 2
+
+
 def test_list_json(call) -> None:
     content = json.loads(call("list", "--json").out)
     kinds = {"models", "devices", "clusters", "schedules", "frameworks", "precisions", "optimizers"}

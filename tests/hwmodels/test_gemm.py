@@ -174,6 +174,16 @@ def test_scales_do_not_unalign_rows(dtype: str, odd: int, step: int) -> None:
     assert share == pytest.approx(2 ** (1 / 3), rel=2e-2)
 
 
+def test_strided_batches_of_unaligned_rows_run_on_the_scalar_units() -> None:
+    # 32 x 2048 x 2048 x 108: 2.9e10 flop at a quarter of 50e12; 112 is aligned, and single products have kernels.
+    on = toy(gemm__unaligned=1 / 3, gemm__scalar_efficiency=0.25)
+    wanted = 2 * 32 * 2048 * 2048 * 108 / (0.25 * 50e12)
+    assert seconds(on, 2048, 2048, 108, batch=32, impl="batched") == pytest.approx(wanted, rel=0.02)
+    assert seconds(on, 2048, 108, 2048, batch=32, impl="batched") == pytest.approx(wanted, rel=0.02)
+    assert seconds(on, 2048, 2048, 112, batch=32, impl="batched") == seconds(on, 2048, 2048, 112, batch=32)
+    assert seconds(on, 2048, 2048, 108, batch=32) < wanted
+
+
 def test_grouped_is_one_batched_kernel() -> None:
     on = toy(gemm__grouped_factor=1.25)
     one = seconds(on, 512, 1024, 4096, batch=8)
