@@ -8,9 +8,10 @@ with `u_c` the share of the dense tensor peak and `u_m` the share of the memory 
 idle power and board power (the datasheet's TDP, or a lower cap). No source of ours measures power, so the three shares
 are assumed and marked so: an idle share, and weights such that a large GEMM at the efficiency where parts begin to
 throttle (about 0.8 of the peak, with a quarter of the memory bandwidth; data/README, trap 6) draws the whole board
-power, and a kernel at full memory bandwidth half of what lies above idle. The rows of power-capped H100 in the
-serving data are no measurement of power: they are those of the H100 times exactly 1.3 (prefill) and 1.0 (decode), and
-the cap is not stated.
+power, and a kernel at full memory bandwidth half of what lies above idle. Where training steps say what the tensor
+cores sustain, `a` is the device's own (`hwmodels.kernels.sustained.compute_weight`). The rows of power-capped H100 in
+the serving data are no measurement of power: they are those of the H100 times exactly 1.3 (prefill) and 1.0 (decode),
+and the cap is not stated.
 
 What a rack draws beyond its GPUs (host, fans, network) is an input (`host_w`); what the building adds is the PUE.
 """
@@ -26,15 +27,10 @@ from numpy.typing import ArrayLike
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray, total
+from hwmodels.kernels.sustained import compute_weight
 
 IDLE_SHARE = Coefficient(
     0.12, "assumed: idle accelerators of the SXM class draw an eighth of their board power", 0, 0.4
-)
-COMPUTE_WEIGHT = Coefficient(
-    1.1,
-    "assumed: 0.8 of the tensor peak with a quarter of the memory bandwidth draws the board power (trap 6)",
-    0,
-    0.15,
 )
 MEMORY_WEIGHT = Coefficient(0.5, "assumed: full memory bandwidth alone draws half of what lies above idle", 0, 0.3)
 POWER_SPREAD = 0.25
@@ -117,7 +113,12 @@ def board_power_w(device: Device, cap_w: float | None = None) -> float:
 
 
 def power_w(
-    device: Device, compute_utilisation: ArrayLike, memory_utilisation: ArrayLike = 0.0, *, cap_w: float | None = None
+    device: Device,
+    compute_utilisation: ArrayLike,
+    memory_utilisation: ArrayLike = 0.0,
+    *,
+    cap_w: float | None = None,
+    dtype: str = "bf16",
 ) -> Estimate:
     """Watts of one device at a utilisation.
 
@@ -129,6 +130,8 @@ def power_w(
     cap_w : float, optional
         Power limit, where it is below the board power. It bounds the watts; how much slower a capped device runs is
         for the kernels' laws to say.
+    dtype : str
+        Format whose peak the tensor cores reach a share of.
 
     Returns
     -------
@@ -138,7 +141,7 @@ def power_w(
     Raises
     ------
     InputError
-        For a utilisation outside 0..1, or as `board_power_w`.
+        For a utilisation outside 0..1, an unknown format, or as `board_power_w`.
     """
     board = board_power_w(device, cap_w)
     compute, memory = np.broadcast_arrays(
@@ -146,7 +149,8 @@ def power_w(
     )
     _check(("compute utilisation", compute, 1.0), ("memory utilisation", memory, 1.0))
     idle = IDLE_SHARE.value * device.tdp_w
-    busy = idle + (device.tdp_w - idle) * np.minimum(COMPUTE_WEIGHT.value * compute + MEMORY_WEIGHT.value * memory, 1.0)
+    weight = compute_weight(device, dtype).value
+    busy = idle + (device.tdp_w - idle) * np.minimum(weight * compute + MEMORY_WEIGHT.value * memory, 1.0)
     return Estimate.of(np.minimum(busy, board), POWER_SPREAD)
 
 
@@ -160,6 +164,7 @@ def energy_j(
     host_w: float = 0.0,
     pue: float = 1.0,
     cap_w: float | None = None,
+    dtype: str = "bf16",
 ) -> Estimate:
     """Joules that `gpus` devices take during `seconds`.
 
@@ -177,7 +182,8 @@ def energy_j(
         Power of the building over that of its machines, at least 1 (`PUE.value` where it is not known); 1 counts the
         machines alone.
     cap_w : float, optional
-        As `power_w`.
+    dtype : str
+        Both as `power_w`.
 
     Returns
     -------
@@ -194,7 +200,7 @@ def energy_j(
     _check(("seconds", time.mid, np.inf), ("gpus", count, np.inf), ("host_w", np.asarray(host_w), np.inf))
     if not (np.isfinite(pue) and pue >= 1.0):
         raise InputError(Fault(f"the PUE is {pue:g}", "energy", "a building takes what its machines take", "1 to 2"))
-    watts = power_w(device, compute_utilisation, memory_utilisation, cap_w=cap_w)
+    watts = power_w(device, compute_utilisation, memory_utilisation, cap_w=cap_w, dtype=dtype)
     joules = (watts.mid + host_w) * pue * count * time.mid
     return Estimate.of(joules, np.asarray(watts.spread + time.spread))
 
@@ -208,6 +214,7 @@ def step_energy_j(
     host_w: float = 0.0,
     pue: float = 1.0,
     cap_w: float | None = None,
+    dtype: str = "bf16",
 ) -> Estimate:
     """Joules of a step: its phases, and idling for what is left of it (bubbles, waiting).
 
@@ -218,7 +225,7 @@ def step_energy_j(
         What one GPU does, one after the other; parts that run side by side are one phase with both utilisations.
     step_s : array_like
         Seconds of the whole step; phases longer than the step are a fault.
-    gpus, host_w, pue, cap_w
+    gpus, host_w, pue, cap_w, dtype
         As `energy_j`.
 
     Raises
@@ -233,7 +240,7 @@ def step_energy_j(
     if np.any(busy > step * (1.0 + 1e-9)):
         what = f"phases take {float(np.max(busy - step)):g} s more than the step"
         raise InputError(Fault(what, "energy", fix="phases that run side by side given as one"))
-    more = {"gpus": gpus, "host_w": host_w, "pue": pue, "cap_w": cap_w}
+    more = {"gpus": gpus, "host_w": host_w, "pue": pue, "cap_w": cap_w, "dtype": dtype}
     found = [energy_j(device, p.seconds, p.compute, p.memory, **more) for p in parts]  # type: ignore[arg-type]
     rest = energy_j(device, np.maximum(step - busy, 0.0), **more)  # type: ignore[arg-type]
     return total([*found, rest])

@@ -1,7 +1,7 @@
 """Fitted coefficients of the laws: ``catalog/laws/<kind>.yaml``, one file for each kind of law.
 
 A file is a set of sections. A section belongs to a device generation (``gemm``, ``attention``,
-``memory``) or to a kind of link (``collectives``, ``expert``); one that bears the name of a single device
+``memory``, ``power``) or to a kind of link (``collectives``, ``expert``); one that bears the name of a single device
 or link lies over that of its generation::
 
     law: gemm
@@ -32,7 +32,7 @@ from types import MappingProxyType
 from hwmodels import yamlfile
 from hwmodels.device import TRANSFER_SPREAD, Coefficient
 
-DEVICE_KINDS = ("gemm", "attention", "memory")
+DEVICE_KINDS = ("gemm", "attention", "memory", "power")
 LINK_KINDS = ("collectives", "expert")
 GENERATION_SPREAD: Mapping[str, float] = MappingProxyType({"gemm": 0.20, "attention": 0.25})
 """In place of `TRANSFER_SPREAD` where a device takes the laws of another generation or vendor.

@@ -104,7 +104,7 @@ class SectionFile(Strict):
 class LawFile(Strict):
     """`catalog/laws/KIND.yaml`."""
 
-    law: Literal["gemm", "attention", "memory", "collectives", "expert"]
+    law: Literal["gemm", "attention", "memory", "power", "collectives", "expert"]
     notes: str = ""
     sections: dict[Text, SectionFile]
 

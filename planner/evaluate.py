@@ -81,10 +81,11 @@ def detail(
     formula = formula_of(workload)
     flops = model_flops(priced.model, workload, formula)
     hardware = hardware_flops(priced.model, workload, layout, formula)
-    peak = cluster.device.peak(format_of(recipe_of(workload, priced.preset).forward).peak) * layout.world
+    dtype = recipe_of(workload, priced.preset).forward
+    peak = cluster.device.peak(format_of(dtype).peak) * layout.world
     tokens = workload.gbs * workload.seq_len
     lower = float(bounds(group, np.asarray([position]))[0])
-    joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world)
+    joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world, dtype)
     kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(
         step_s=Interval(low, seconds, high),

@@ -56,6 +56,7 @@ def _layer(
         count = copies / (expert_owners if weight.expert else owners)
         for m, n, k in ((short, short, long), (short, short, short), (short, long, short)):
             one = kernels.gemm_seconds(priced.cluster.device, m, n, k, dtype=DTYPE, impl=priced.preset.gemm_impl)
+            one = kernels.sustained_seconds(priced.cluster.device, one, 2.0 * m * n * k, DTYPE)
             total = total + one.mid * count
             spread = spread + one.mid * one.spread * count
     return total, spread

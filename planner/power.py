@@ -22,6 +22,7 @@ def step_joules(
     hardware_flops: float,
     peak_flops: float,
     gpus: int,
+    dtype: str = "bf16",
 ) -> float | None:
     """Joules of one step at the meter; None for a device whose datasheet gives no board power.
 
@@ -33,6 +34,8 @@ def step_joules(
         Of the step, all ranks.
     peak_flops : float
         Of all ranks together.
+    dtype : str
+        Format that the peak is of.
     """
     if device.tdp_w <= 0:
         return None
@@ -43,7 +46,7 @@ def step_joules(
     reach = memory_coefficient(device, "efficiency").value  # what a stream reaches by the law that priced it
     parts = [energy.Phase.of(busy, reached), energy.Phase.of(streaming, 0.0, min(reach, 1.0))]
     whole = max(step_s, busy + streaming)
-    return float(energy.step_energy_j(device, parts, whole, gpus=gpus, pue=energy.PUE.value).mid)
+    return float(energy.step_energy_j(device, parts, whole, gpus=gpus, pue=energy.PUE.value, dtype=dtype).mid)
 
 
 def per_mtoken(joules: float | None, tokens: float) -> tuple[float | None, float | None]:

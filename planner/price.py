@@ -103,7 +103,8 @@ class BlockPrice:
 def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     """Seconds of all runs of an op in one micro-batch (zero where `count` is 0).
 
-    Operands of a quantised GEMM arrive quantised: the casts are ops of their own.
+    Operands of a quantised GEMM arrive quantised: the casts are ops of their own. Tensor cores run at the clock that a
+    step of seconds sustains (`hwmodels.kernels.sustained`).
     """
     device, d = cluster.device, op.dims
     count = np.asarray(op.count, dtype=np.float64)
@@ -113,13 +114,16 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
         one = kernels.gemm_seconds(
             device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl, quantise=False
         )
+        one = kernels.sustained_seconds(device, one, op.flops(), op.dtype)
     elif op.kind == "grouped_gemm":
         one = kernels.grouped_gemm_seconds(
             device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl, quantise=False
         )
+        one = kernels.sustained_seconds(device, one, op.flops(), op.dtype)
     elif op.kind == "attention":
         impl = "sdpa-cpu" if device.kind == "cpu" else op.impl
         one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
+        one = kernels.sustained_seconds(device, one, op.flops(), op.dtype)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
     elif op.collective.startswith(EXPERT):

@@ -7,9 +7,10 @@ from hwmodels.kernels.attention import attention_seconds
 from hwmodels.kernels.gemm import gemm_seconds, grouped_gemm_seconds
 from hwmodels.kernels.launch import launch_seconds, run_seconds
 from hwmodels.kernels.memory import memory_seconds
+from hwmodels.kernels.sustained import sustained_seconds
 from hwmodels.kernels.traffic import kernel_bytes, kernel_seconds
 
 __all__ = [
     "attention_seconds", "gemm_seconds", "grouped_gemm_seconds", "kernel_bytes", "kernel_seconds", "launch_seconds",
-    "memory_seconds", "run_seconds",
+    "memory_seconds", "run_seconds", "sustained_seconds",
 ]  # fmt: skip

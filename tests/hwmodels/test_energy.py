@@ -12,6 +12,7 @@ from hwmodels.device import Device
 from hwmodels.energy import Phase, co2_kg, energy_j, power_w, step_energy_j
 from hwmodels.errors import InputError
 from hwmodels.estimate import Estimate
+from hwmodels.kernels.sustained import COMPUTE_WEIGHT
 
 SHARE = st.floats(0.0, 1.0)
 
@@ -56,7 +57,7 @@ def test_carbon_dioxide_by_hand() -> None:
 
 
 def test_what_is_assumed_says_so() -> None:
-    assumed = (energy.IDLE_SHARE, energy.COMPUTE_WEIGHT, energy.MEMORY_WEIGHT, energy.PUE, energy.GRID_KG_PER_KWH)
+    assumed = (energy.IDLE_SHARE, COMPUTE_WEIGHT, energy.MEMORY_WEIGHT, energy.PUE, energy.GRID_KG_PER_KWH)
     assert all(c.source.startswith("assumed") and c.rows == 0 and c.residual > 0 for c in assumed)
     assert all("2026" in c.source for c in (energy.PUE, energy.GRID_KG_PER_KWH))
 

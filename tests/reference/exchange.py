@@ -59,13 +59,18 @@ class Core:
     def kernel(self, name: str, way: str, queries: float, keys: float, masked: bool = True) -> None:
         rank, direction = self.rank, "forward" if way == "F" else "backward"
         impl = "sdpa-cpu" if rank.cluster.device.kind == "cpu" else rank.preset.attention_impl
+        causal = masked and rank.preset.skips_masked and self.a.causal
         one = kernels.attention_seconds(
             rank.cluster.device, batch=self.count, q_len=queries, kv_len=keys, n_heads=self.heads, n_kv_heads=self.kv,
             qk_dim=self.a.qk_dim, v_dim=self.a.v_dim,
-            causal=masked and rank.preset.skips_masked and self.a.causal, window=self.window,
+            causal=causal, window=self.window,
             direction=direction, dtype=rank.dtype, impl=impl,
         )  # fmt: skip
-        rank.kernel(name, way, float(one.mid), 1.0, "selective" if way == "F" else "full")
+        seen = queries * keys - (queries**2 / 2 if causal else 0.0)
+        seen = min(seen, queries * self.window) if self.window is not None else seen
+        flop = 2.0 * self.count * self.heads * seen * (self.a.qk_dim + self.a.v_dim) * (1.0 if way == "F" else 2.5)
+        hot = rank.sustained(float(one.mid), flop, rank.dtype)
+        rank.kernel(name, way, hot, 1.0, "selective" if way == "F" else "full")
         if way == "F":
             rank.items[-1].by_op = 0.0  # torchtitan's per-op policy keeps what attention makes
 

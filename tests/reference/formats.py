@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hwmodels.device import Device
 from planner.layout import Layout
 from planner.model.spec import DecoderLayer, ModelSpec, Parameter, Weight
 from planner.plan import Workload
@@ -154,3 +155,22 @@ def held_by_layer(layer: DecoderLayer, hidden: int, workload: Workload, lay: Lay
     return dense, expert
 
 
+
+
+_PEAKS = {"nvfp4": "fp4", "fp8_block": "fp8", "mxfp8": "fp8", "fp16": "bf16"}
+
+
+def hot_flop_s(device: Device, law: str) -> float:
+    """FLOP/s that the board power feeds: the peak over the share of the board power that it would draw.
+
+    Power goes with the 2.5th power of the speed, clock times voltage squared: less power a FLOP/s of the peak slows
+    by its 0.4th power.
+    """
+    if device.kind == "cpu":
+        return float("inf")
+    name = _PEAKS.get(law, law)
+    known = device.coefficients.get(f"power.{name}.compute_weight")
+    if known is None:
+        return device.peak(name) / 1.1
+    measured = device.coefficients["power.density"].value * device.tdp_w
+    return device.peak(name) / known.value * (measured / device.peak("bf16")) ** 0.4

@@ -20,7 +20,7 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
-from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, scaled_of
+from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, hot_flop_s, scaled_of
 
 
 @dataclass
@@ -125,7 +125,11 @@ class Rank:
         one = kernels.gemm_seconds(
             self.cluster.device, m, n, k, batch=batch, dtype=law or self.dtype, impl=impl, quantise=False
         )
-        self.kernel(name, way, float(one.mid), rerun=rerun)
+        self.kernel(name, way, self.sustained(float(one.mid), 2.0 * m * n * k * batch, law or self.dtype), rerun=rerun)
+
+    def sustained(self, seconds: float, flop: float, law: str) -> float:
+        """A step runs hot: never more FLOP/s than the board power feeds, the peak over its weight in it."""
+        return max(seconds, flop / hot_flop_s(self.cluster.device, law))
 
     def linear(self, name: str, rows: float, n_in: float, n_out: float, *, module: str = "", high: bool = False,
                normed: bool = False) -> None:  # fmt: skip
@@ -225,10 +229,12 @@ class Rank:
                 one = kernels.gemm_seconds(
                     self.cluster.device, m, n, k, dtype=law, impl=self.preset.gemm_impl, quantise=False
                 )
-                self.kernel(name + suffix, way, float(one.mid) * groups, groups)
+                each = self.sustained(float(one.mid), 2.0 * m * n * k, law)
+                self.kernel(name + suffix, way, each * groups, groups)
                 continue
             one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=law, quantise=False)
-            self.kernel(name + suffix, way, float(one.mid), launches)
+            whole = self.sustained(float(one.mid), 2.0 * m * n * k * groups, law)
+            self.kernel(name + suffix, way, whole, launches)
 
     def moved(self, name: str, way: str, nbytes: float, launches: float = 1.0, rerun: str = "full") -> None:
         """A memory-bound chain: `launches` kernels that share `nbytes` evenly."""

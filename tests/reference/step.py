@@ -292,7 +292,7 @@ class _Step:
                 count = p.copies / self.lay.ep / share_e if p.expert else p.copies / share
                 for m, n, k in ((s, s, long), (s, s, s), (s, long, s)):
                     one = kernels.gemm_seconds(self.cluster.device, m, n, k, dtype="bf16", impl=self.preset.gemm_impl)
-                    total += 5 * times * count * float(one.mid)
+                    total += 5 * times * count * self.one.sustained(float(one.mid), 2.0 * m * n * k, "bf16")
         return total
 
     # -- time -----------------------------------------------------------------------------------
