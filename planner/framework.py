@@ -27,6 +27,14 @@ ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa
 GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
 
 
+GRAPHED: dict[str, tuple[str, ...]] = {
+    "attn": ("attention.", "mixer.", "norm_"),
+    "moe_router": ("moe.rout", "moe.shared."),
+    "moe_preprocess": ("moe.permute",),
+}
+"""Part of a layer that a graph may hold -> how the names of its ops begin (Megatron-Core ``transformer_layer.py``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostConstant:
     """Host time of a framework, with where it comes from.
@@ -193,6 +201,10 @@ class FrameworkPreset(MoeSwitches):
         A gradient norm over all ranks comes before the optimizer step.
     fused_optimizer : bool
         One multi-tensor kernel; False: eager operators over each parameter.
+    graphed : str
+        Parts of a layer that are replayed from graphs of their own, joined by ``+``: attn (norms and attention),
+        moe_router, moe_preprocess (permutation before the dispatch); their launches cost no host time (Megatron-Core
+        ``--cuda-graph-scope``).
     cuda_graphs : bool
         Kernels are replayed from a graph, so that host launch time vanishes.
     blocking_launches : bool
@@ -262,6 +274,7 @@ class FrameworkPreset(MoeSwitches):
     scatter_gather_p2p: bool = False
     clips_gradients: bool = True
     fused_optimizer: bool = True
+    graphed: str = ""
     cuda_graphs: bool = False
     blocking_launches: bool = False
     fused_softmax_keys: int = 4096
@@ -290,6 +303,11 @@ class FrameworkPreset(MoeSwitches):
         faults += self.moe_faults(where)
         if self.cp_kinds and self.cp_kind not in self.cp_kinds:
             faults.append(Fault(f"cp_kind is {self.cp_kind!r}", where, "", "one of " + ", ".join(self.cp_kinds)))
+        faults += [
+            Fault(f"graphed has {word!r}", where, "", "parts out of " + ", ".join(GRAPHED))
+            for word in filter(None, self.graphed.split("+"))
+            if word not in GRAPHED
+        ]
         if not 0 <= self.zero_stage <= 3:
             faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
         if self.blank_vpp < 1:

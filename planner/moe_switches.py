@@ -28,15 +28,18 @@ class MoeSwitches:
     Attributes
     ----------
     moe_dispatcher : {'alltoall', 'allgather', 'deepep', 'hybridep'}
-        How tokens reach their experts. ``alltoall``: NCCL, one row for each chosen expert, permuted before and sorted
-        after. ``allgather``: every token to every rank of the expert grid, partial sums reduce-scattered back.
-        ``deepep``: DeepEP's kernels, a token once to each rank that hosts a chosen expert. ``hybridep``: the same
-        with the permutation inside the kernel (Megatron-Core ``--moe-token-dispatcher-type`` and
-        ``--moe-flex-dispatcher-backend``; token_dispatcher.py).
+        How tokens reach their experts (Megatron-Core ``--moe-token-dispatcher-type`` and
+        ``--moe-flex-dispatcher-backend``; token_dispatcher.py). ``alltoall``: NCCL, one row for each chosen expert,
+        permuted before and sorted after. ``allgather``: every token to every rank of the expert grid, partial sums
+        reduce-scattered back. ``deepep``: DeepEP's kernels, a token once to each rank that hosts a chosen expert.
+        ``hybridep``: the same by its hybrid-ep branch, which pads each expert's rows as it permutes them.
     moe_expert_gemm : {'grouped', 'streams', 'loop'}
         ``grouped``: one kernel for all local experts. ``streams``: a cuBLAS call and casts of its own for each expert,
         the calls over four streams (Transformer Engine ``GroupedLinear``, ``nvte_multi_tensor_gemm``); the device sees
         one pool of tiles, the host every launch. ``loop``: one expert after another (Megatron ``SequentialMLP``).
+    moe_fused_mlp : bool
+        The grouped kernel applies the activation and casts its output in its epilogue, forward and backward, where
+        scales are MX's (Transformer Engine's fused grouped MLP, ``NVTE_CUTEDSL_FUSED_GROUPED_MLP``).
     moe_permute_fusion : bool
         Sorting tokens by expert is one kernel each way (``--moe-permute-fusion``), else a chain of index operators.
     moe_router_fusion : bool
@@ -66,6 +69,7 @@ class MoeSwitches:
 
     moe_dispatcher: Dispatcher = "alltoall"
     moe_expert_gemm: str = "grouped"
+    moe_fused_mlp: bool = False
     moe_permute_fusion: bool = True
     moe_router_fusion: bool = False
     moe_aux_loss: bool = True
@@ -91,6 +95,9 @@ class MoeSwitches:
             why = "the all-gather dispatcher has no point at which shared experts could start"
             what = "moe_shared_overlap with moe_dispatcher=allgather"
             faults.append(Fault(what, where, why, "moe_dispatcher=alltoall"))
+        if self.moe_fused_mlp and self.moe_expert_gemm != "grouped":
+            what = f"moe_fused_mlp with moe_expert_gemm={self.moe_expert_gemm}"
+            faults.append(Fault(what, where, "it is the grouped kernel's epilogue", "moe_expert_gemm=grouped"))
         if self.moe_delay_wgrad and not self.moe_exchange_overlap:
             why = "weight gradients are delayed for the exchange of another micro-batch"
             faults.append(Fault("moe_delay_wgrad alone", where, why, "moe_exchange_overlap=true"))

@@ -140,15 +140,43 @@ _NEMO = replace(
 )
 _BRIDGE = replace(
     _NEMO,
-    name="megatron-bridge",
+    name="megatron-bridge-26.04",
     fp8_recipe="fp8-current",
     blank_vpp=1,
     config_mtp=True,
+    moe_router_fusion=True,
+    kernel_s=HostConstant(
+        35e-6,
+        "least mean absolute error over the host-bound rows of megatron_bridge (experts of 1 and 2 sequences a "
+        "micro-batch), in steps of 5 us; its other rows are bound by the device and do not change",
+        30,
+        0.2,
+    ),
     notes="Megatron-Bridge's performance recipes: as nemo, but fp8 is current scaling and a pipeline is interleaved "
     "only where its virtual stages are stated.",
     source="github NVIDIA-NeMo/Megatron-Bridge scripts/performance (fp8_cs, virtual_pipeline_model_parallel_size "
     "null), models/conversion/model_bridge.py (num_nextn_predict_layers to mtp_num_layers), "
     "training/mixed_precision.py (grad_reduce_in_fp32, fp8_param_gather, first_last_layers_bf16), CHANGELOG",
+)
+_BRIDGE_NEWEST = replace(
+    _BRIDGE,
+    name="megatron-bridge",
+    moe_dispatcher="hybridep",
+    notes=f"{_BRIDGE.notes} Experts exchange through HybridEP (releases from 26.06 on).",
+    source=f"{_BRIDGE.source}; scripts/performance/configs (moe_flex_dispatcher_backend hybridep)",
+)
+_BRIDGE_RACK = replace(
+    _BRIDGE_NEWEST,
+    name="megatron-bridge-rack",
+    moe_exchange_overlap=True,
+    moe_delay_wgrad=True,
+    moe_expert_gemm="grouped",
+    moe_fused_mlp=True,
+    cuda_graphs=True,
+    notes=f"{_BRIDGE_NEWEST.notes} On racks of 72 the whole iteration is one graph, experts are one fused kernel, and "
+    "their exchange runs beside another micro-batch.",
+    source=f"{_BRIDGE.source}; scripts/performance/configs gpt_oss, qwen, deepseek: GB200 and GB300 with "
+    "FP8_MX (cuda_graph_impl full_iteration, moe_a2a_overlap, cutedsl_fused_grouped_mlp)",
 )
 
 _PRESETS: dict[str, FrameworkPreset] = {
@@ -245,6 +273,8 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         _NEMO,
         _BRIDGE,
+        _BRIDGE_NEWEST,
+        _BRIDGE_RACK,
         replace(
             _MEGATRON,
             name="primus",
@@ -290,6 +320,9 @@ _PRESETS: dict[str, FrameworkPreset] = {
 _SOURCES: tuple[tuple[str, str], ...] = (
     ("Megatron-LM SC21", "megatron-2021"),
     ("Korthikanti", "megatron-2022"),
+    ("NeMo container 25.", "megatron-bridge-26.04"),
+    ("NeMo container 26.02", "megatron-bridge-26.04"),
+    ("NeMo container 26.04", "megatron-bridge-26.04"),
     ("Megatron-Bridge", "megatron-bridge"),
     ("NeMo docs", "nemo"),
     ("Megatron-LM functional-test", "megatron"),
@@ -302,6 +335,10 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     ("Primus", "primus"),
 )
 """Part of a measurement's `source` -> preset; the first that matches, case ignored."""
+
+
+_ON_RACKS = {"megatron-bridge": "megatron-bridge-rack"}
+"""Preset -> that of the same framework's recipes for racks."""
 
 
 def names() -> tuple[str, ...]:
@@ -341,3 +378,8 @@ def preset_for_source(source: str) -> str:
     """
     text = source.casefold()
     return next((name for part, name in _SOURCES if part.casefold() in text), "generic")
+
+
+def on_racks(name: str) -> str:
+    """The preset that a framework's recipes for racks of NVLink have (GB200, GB300 NVL72), where they differ."""
+    return _ON_RACKS.get(name, name)

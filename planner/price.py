@@ -17,6 +17,7 @@ from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
+from planner.framework import GRAPHED
 from planner.layout import LayoutBatch
 from planner.layout.recompute import Policy
 from planner.presets import FrameworkPreset
@@ -197,12 +198,14 @@ def _sum_pass(
     hidden = {g: np.zeros(shape) for g in COMM_GROUPS}
     apart = {g: np.zeros(shape) for g in COMM_GROUPS}
     paired = {g: np.zeros(shape) for g in COMM_GROUPS}
+    graphed = tuple(name for part in filter(None, preset.graphed.split("+")) for name in GRAPHED[part])
     for p, share in priced:
         if share == 0.0:
             continue
         mid = p.seconds.mid * share
         count = np.asarray(p.op.count, dtype=np.float64) * share
-        launches = launches + p.op.kernels * count
+        if not (p.op.first_only or (graphed and p.op.name.startswith(graphed))):
+            launches = launches + p.op.kernels * count
         if p.op.kind != "collective":
             compute = compute + mid
             spread = spread + mid * p.seconds.spread

@@ -27,7 +27,7 @@ DocumentsText = Annotated[
     typer.Option(
         "--documents",
         metavar="MEAN,MEAN_SQUARE",
-        help="Documents: mean of their lengths and of the squares, in tokens; ,padded or ,thd: one a sequence.",
+        help="Packed documents: mean of their lengths and of the squares, in tokens.",
     ),
 ]
 GradDtype = Annotated[str | None, typer.Option("--grad-dtype", help="fp32 or bf16; the framework's if not given.")]
@@ -92,21 +92,15 @@ def lora(text: str) -> Lora:
 
 
 def documents(text: str) -> Documents:
-    """Lengths of documents from ``"MEAN,MEAN_SQUARE[,BATCHING]"``; `InputError` otherwise."""
+    """Lengths of packed documents from ``"MEAN,MEAN_SQUARE"``; `InputError` otherwise."""
     from planner.plan import Documents
-    from planner.training import BATCHINGS
 
-    lengths, _, word = text.partition(",")
-    square, _, word = word.partition(",")
-    batching = next((known for known in BATCHINGS if known == (word.strip() or "packed")), None)
     try:
-        mean, squares = float(lengths), float(square)
+        mean, square = (float(part) for part in text.split(","))
     except ValueError:
-        batching = None
-    if batching is None:
-        what, fix = f"{text!r} is not two numbers and a batching", "--documents 1500,6e6 or --documents 1500,6e6,padded"
-        raise InputError(Fault(what, "--documents", f"a batching is {', '.join(BATCHINGS)}", fix))
-    return Documents(mean, squares, batching)
+        fix = "--documents 1500,6e6"
+        raise InputError(Fault(f"{text!r} is not two numbers", "--documents", "", fix)) from None
+    return Documents(mean, square)
 
 
 def routing(text: str) -> Routing:

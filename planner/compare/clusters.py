@@ -104,6 +104,15 @@ def hardware_of(row: Row) -> tuple[Hardware, list[str]]:
     return HARDWARE[row.gpu, label], assumed
 
 
+def in_rack(row: Row) -> bool:
+    """Whether the row's GPUs share a scale-up domain of a whole rack; False for GPUs that the catalog lacks."""
+    try:
+        hardware, _ = hardware_of(row)
+    except InputError:
+        return False
+    return _preset(hardware.preset).gpus_per_node > MOST_GPUS_A_HOST
+
+
 def _node_size(row: Row, domain: int) -> int:
     """GPUs of one node: those of the host, or of the rack where the scale-up domain is a rack."""
     n_gpus = row.n_gpus or 1

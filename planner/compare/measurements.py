@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hwmodels.errors import InputError
 from planner import optimizers, precision, presets
-from planner.compare.clusters import cluster_of
+from planner.compare.clusters import cluster_of, in_rack
 from planner.compare.moe_flags import moe_switches_of, routing_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
@@ -82,8 +82,11 @@ class Case:
 
 
 def framework_of(row: Row) -> str:
-    """Name of the preset: the row's own, else that of its source."""
-    return row.framework or presets.preset_for_source(row.source)
+    """Name of the preset: the row's own, else that of its source (and of its recipes for racks, on a rack)."""
+    if row.framework:
+        return row.framework
+    name = presets.preset_for_source(row.source)
+    return presets.on_racks(name) if in_rack(row) else name
 
 
 def known_model(name: str) -> ModelSpec | None:

@@ -6,6 +6,7 @@ Flags are those of Megatron-Core (``megatron/training/arguments.py``) and Megatr
 
 from __future__ import annotations
 
+from planner.framework import GRAPHED
 from planner.moe_switches import DISPATCHERS
 from planner.routing import Routing
 
@@ -21,7 +22,7 @@ _FLAGS: dict[str, tuple[tuple[str, str], ...]] = {
     "moe_shared_expert_overlap": (("moe_shared_overlap", "true"),),
     "moe_router_padding_for_fp8": (("moe_router_padding", "true"),),
     "moe_router_padding_for_quantization": (("moe_router_padding", "true"),),
-    "cutedsl_fused_grouped_mlp": (("moe_expert_gemm", "grouped"),),
+    "cutedsl_fused_grouped_mlp": (("moe_expert_gemm", "grouped"), ("moe_fused_mlp", "true")),
 }
 """Flag that is on -> switches. Megatron-Bridge's ``moe_a2a_overlap`` delays weight gradients too
 (``set_moe_a2a_overlap_overrides``)."""
@@ -37,8 +38,8 @@ def moe_switches_of(flags: str) -> dict[str, str]:
     """Switches of `planner.moe_switches.MoeSwitches` that the flags set, by name; other flags are passed over.
 
     A graph of the whole iteration holds experts whose rows the device alone knows: one kernel for all of them, since a
-    launch for each would need the counts on the host (Megatron-Core ``cuda_graph_impl``; the fused grouped
-    GEMM of Transformer Engine).
+    launch for each would need the counts on the host; Megatron-Bridge's recipes set it together with the fused
+    grouped MLP (``cuda_graph_impl="full_iteration"`` with ``cutedsl_fused_grouped_mlp``, gpt_oss and qwen3 configs).
     """
     found: dict[str, str] = {}
     given = _pairs(flags)
@@ -53,8 +54,14 @@ def moe_switches_of(flags: str) -> dict[str, str]:
         found["moe_dispatcher"] = kind
     if found.get("moe_delay_wgrad") and "moe_exchange_overlap" not in found:
         del found["moe_delay_wgrad"]  # of a pipeline's own weight gradients
+    if backend and "moe_exchange_overlap" not in found:  # a list of flags that names the dispatcher names the overlap
+        found |= {"moe_exchange_overlap": "false", "moe_delay_wgrad": "false"}
     if given.get("cuda_graph_impl") == "full_iteration":
-        found["moe_expert_gemm"] = "grouped"
+        found |= {"moe_expert_gemm": "grouped", "moe_fused_mlp": "true", "cuda_graphs": "true"}
+    elif given.get("cuda_graph_impl"):
+        scope = given.get("cuda_graph_scope", "") + given.get("cuda_graph_modules", "")
+        found |= {"cuda_graphs": "false", "moe_expert_gemm": "streams", "moe_fused_mlp": "false"} | found
+        found |= {"graphed": "+".join(part for part in GRAPHED if f"'{part}'" in scope.replace('"', "'"))}
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.collectives.expert_traffic import expected_ranks
 from planner.model.spec import Moe
 from planner.moe_switches import EXPERT_LAWS
 from planner.workload.context import Shapes
@@ -129,9 +130,9 @@ def permute_ops(ffn: Moe, routed: FloatArray, rows: FloatArray, s: Shapes) -> li
 
     A fused permutation reads each token once and writes its copies; index operators read as much as they write, after a
     chain that makes the indices (argsort, gather: Megatron-Core ``moe_utils.permute``). The all-to-all
-    sorts a second time, from ranks to local experts, where a rank holds several. DeepEP permutes what
-    arrived, a token once a rank; HybridEP while it receives. Backward mirrors each, and the weighted sum of outputs
-    (`MoeSwitches.moe_weighted_activation` off) reads the outputs once more.
+    sorts a second time, from ranks to local experts, where a rank holds several. DeepEP and HybridEP permute what
+    arrived, a token once a rank (``csrc/hybrid_ep/extension/permute.cu``). Backward mirrors each, and the weighted sum
+    of outputs (`MoeSwitches.moe_weighted_activation` off) reads the outputs once more.
 
     Parameters
     ----------
@@ -139,10 +140,10 @@ def permute_ops(ffn: Moe, routed: FloatArray, rows: FloatArray, s: Shapes) -> li
         Copies that a rank's own tokens make; rows of its local experts.
     """
     preset, hidden, w = s.preset, float(s.model.hidden), s.width
-    if preset.moe_dispatcher == "hybridep":
-        return []
-    copies = rows if preset.moe_dispatcher in ("deepep", "allgather") else routed * s.routing.sent
+    copies = routed * s.routing.sent if preset.moe_dispatcher == "alltoall" else rows
     once = copies / ffn.top_k
+    if preset.moe_dispatcher in EXPERT_LAWS:  # a token arrives once at each rank that hosts a chosen expert
+        once = once * expected_ranks(*_whole(ffn.top_k, ffn.n_experts, s.ep))
     read = once if preset.moe_permute_fusion else copies
     kernels = 1.0 if preset.moe_permute_fusion else 5.0
     moved = w * hidden * (copies + read)
@@ -162,6 +163,11 @@ def permute_ops(ffn: Moe, routed: FloatArray, rows: FloatArray, s: Shapes) -> li
                 op = s.memory(f"moe.{name}{suffix}", phase, sorting)
                 found.append(_with_launches(op, several, kernels_each))
     return found
+
+
+def _whole(*values: float | FloatArray) -> tuple[FloatArray, ...]:
+    """Arrays of one shape."""
+    return tuple(np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in values)))
 
 
 def _with_launches(op: Op, count: FloatArray, kernels: FloatArray) -> Op:

@@ -67,7 +67,8 @@ def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
     ops += exchange_ops(ffn, rows.routed, s)
     ops += _padding(rows, s)
     ops += expert_gemms(ffn, rows, s)
-    ops += activation_ops("moe.expert", rows.all, rows.width, ffn.gated, s)
+    if not _fused_mlp(s):
+        ops += activation_ops("moe.expert", rows.all, rows.width, ffn.gated, s)
     columns = rows.width * (2.0 if ffn.gated else 1.0)
     saved = s.keeps_input("moe.router", s.tokens_sp, hidden, quantised=False) + router_saved(ffn, s)
     saved = saved + s.keeps_input("moe.expert.up", rows.all, hidden)
@@ -82,6 +83,11 @@ def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
         entering = s.keeps_input("moe.shared.up", s.tokens_saved, hidden, shared=s.lora is None)
         saved = saved + shared_saved + entering
     return ops, np.asarray(saved)
+
+
+def _fused_mlp(s: Shapes) -> bool:
+    """Whether activation and casts between the two products are in their epilogues."""
+    return s.preset.moe_fused_mlp and s.recipe.scaling == "mx"
 
 
 def _padding(rows: ExpertRows, s: Shapes) -> list[Op]:
@@ -119,10 +125,12 @@ def expert_gemms(ffn: Moe, rows: ExpertRows, s: Shapes) -> list[Op]:
             return Op(name, "gemm", phase, dims, dtype, count=rows.local, impl=s.preset.gemm_impl)
         return Op(name, "grouped_gemm", phase, {**dims, "groups": rows.local}, dtype, kernels=launches)
 
+    inside = ("moe.expert.down.quantise", "moe.expert.up.grad.quantise") if _fused_mlp(s) else ()
+
     def one(name: str, n_in: FloatArray, n_out: FloatArray) -> list[Op]:
         elements = rows.local * n_in * n_out
         casts = s.quantise(name, rows.all, n_in, n_out, r, weights=elements) + s.dequantise(name, elements)
-        found = [replace(op, kernels=np.asarray(op.kernels * launches)) for op in casts]
+        found = [replace(op, kernels=np.asarray(op.kernels * launches)) for op in casts if op.name not in inside]
         found.append(product(name, "forward", rows.each, n_out, n_in, r.forward))
         found.append(product(f"{name}.dgrad", "backward_input", rows.each, n_in, n_out, r.input_gradient))
         if s.lora is None:

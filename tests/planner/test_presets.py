@@ -45,6 +45,8 @@ def test_faults_are_reported_together():
         ("Megatron-LM SC21 (Narayanan et al. 2021) Table 1 as republished in the Megatron-LM README", "megatron-2021"),
         ("Korthikanti et al. 2022 Table 5 (iteration time), via Calculon validation", "megatron-2022"),
         ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.08", "megatron-bridge"),
+        ("NVIDIA Megatron-Bridge performance summary, NeMo container 25.09", "megatron-bridge-26.04"),
+        ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.04.01", "megatron-bridge-26.04"),
         ("Megatron-LM functional-test golden values (x, dev_dgx_a100)", "megatron"),
         ("MosaicML llm-foundry MPT training benchmarks", "composer"),
         ("torchtitan docs/performance.md 2024 (64 A100)", "fsdp2"),
@@ -55,6 +57,13 @@ def test_faults_are_reported_together():
 )
 def test_source_table(source, name):
     assert presets.preset_for_source(source) == name
+
+
+def test_recipes_for_racks():
+    assert presets.on_racks("megatron-bridge") == "megatron-bridge-rack"
+    assert presets.on_racks("megatron") == "megatron"
+    rack = presets.get("megatron-bridge-rack")
+    assert (rack.cuda_graphs, rack.moe_exchange_overlap, rack.moe_dispatcher) == (True, True, "hybridep")
 
 
 def test_era_is_data():

@@ -247,10 +247,16 @@ def _moe(rank: Rank, ffn: Moe) -> float:
     narrow, wide = rank.rows_in(experts[-1]), sum(rank.columns(p) for p in experts[:-1])
     rank.section = "experts"
     rank.grouped("moe.expert.up", each, h, wide, held)
-    start = len(rank.items)
-    _activation(rank, "moe.expert.act", each * held, narrow, ffn.gated)
-    rank.mark(start, "moe_act")
+    fused = pre.moe_fused_mlp and rank.narrow is not None and rank.narrow.scaling == "mx"
+    if fused:  # casts between the products and the activation are in the GEMMs' epilogues
+        rank.items = [i for i in rank.items if i.name != "moe.expert.up.cast.grad"]
+    else:
+        start = len(rank.items)
+        _activation(rank, "moe.expert.act", each * held, narrow, ffn.gated)
+        rank.mark(start, "moe_act")
     rank.grouped("moe.expert.down", each, narrow, h, held)
+    if fused:
+        rank.items = [i for i in rank.items if i.name != "moe.expert.down.cast"]
     if rank.lora is None:
         rank.accumulate("moe.expert", held * h * (wide + narrow))
     rank.section = ""
@@ -289,11 +295,13 @@ def _expert_rows(rank: Rank, ffn: Moe) -> float:
 def _permutations(rank: Rank, ffn: Moe, rows: float, copies: float) -> None:
     """Copies written and tokens read (index operators read every copy); a second sort behind an all-to-all."""
     pre, size = rank.preset, rank.width * rank.hidden
-    if pre.moe_dispatcher == "hybridep":
-        return
     moved = copies if pre.moe_dispatcher == "alltoall" else rows
     fused = pre.moe_permute_fusion
-    nbytes, launches = size * moved * (1 + (1 / ffn.top_k if fused else 1)), 1 if fused else 5
+    once = 1 / ffn.top_k
+    if pre.moe_dispatcher in ("deepep", "hybridep"):  # D(R) = R (1 - C(E - E/R, k) / C(E, k)) copies of a token
+        ranks, e, k = rank.layout.ep, ffn.n_experts, ffn.top_k
+        once *= ranks * (1 - math.comb(e - e // ranks, k) / math.comb(e, k))
+    nbytes, launches = size * moved * (1 + (once if fused else 1)), 1 if fused else 5
     for name in ("permute", "unpermute"):
         rank.moved(name, "F", nbytes, launches)
         again = size * moved if name == "unpermute" and not pre.moe_weighted_activation else 0.0

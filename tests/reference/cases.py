@@ -222,11 +222,6 @@ OTHERS = [
     _trained("sft packed", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="sft", documents=Documents(300.0, 150_000.0)),
     _trained("packed cp", "llama-3.1-8b", A, 16, 1024, Layout(tp=2, cp=4), documents=Documents(200.0, 60_000.0)),
     _trained("packed window", "gemma2-2b", A, 16, 8192, Layout(tp=4, dp=2), documents=Documents(5e3, 3e7)),
-    _trained("sft padded", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="sft",
-             documents=Documents(300.0, 150_000.0, "padded")),
-    _trained("sft thd", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="sft", documents=Documents(300.0, 150_000.0, "thd")),
-    _trained("thd cp", "hybrid", A, 16, 1024, Layout(cp=2, dp=4, recompute="full"),
-             documents=Documents(512.0, 300_000.0, "thd")),
     _trained("bf16 gradients", "gpt", A, 16, 1024, ZERO1, grad_dtype="bf16"),
     _trained("fp32 gradients", "gpt", A, 16, 1024, ZERO1, "fp16", "deepspeed", grad_dtype="fp32"),
     _trained("bf16 main", "gpt", A, 16, 1024, SHARDED, framework="fsdp2", main_dtype="bf16"),
@@ -250,6 +245,7 @@ ROUTED = [
          {"switches": (("moe_dispatcher", "allgather"), ("moe_permute_fusion", "false"))}),
         ("shared overlap", "moe", EXPERTS_H, "bf16", "megatron", {"switches": (("moe_shared_overlap", "true"),)}),
         ("loop", "moe", EXPERTS_H, "fp8-current", "nemo", {"switches": (("moe_expert_gemm", "loop"),)}),
+        ("graphed", "moe", EXPERTS_H, "bf16", "megatron", {"switches": (("graphed", "attn+moe_router"),)}),
         ("losses", "deepseek-v2-lite", EXPERTS_H, "bf16", "generic",
          {"switches": (("moe_z_loss", "true"), ("moe_router_fusion", "true"))}),
         ("skewed", "moe", _MIXED, "bf16", "generic", {"routing": Routing(skew=1.7)}),
@@ -334,6 +330,8 @@ RECOMPUTED = [
         ("op mla", MLA, "generic", "bf16", {"tp": 2, "sp": 1, "dp": 4, "recompute": "op"}),
     )
 ]
+ROUTED.append(_trained("experts fused", "moe", B, 16, 1024, EXPERTS, "mxfp8", "nemo", switches=(
+    ("moe_expert_gemm", "grouped"), ("moe_fused_mlp", "true"))))  # fmt: skip
 CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")

@@ -94,9 +94,7 @@ class Rank:
         self.narrow: Scaled | None = None if self.plain else scaled_of(self.workload, self.preset)
         self.lora = self.workload.lora
         self.kept_gradient = WIDTH[self.workload.grad_dtype or self.preset.gradient_dtype(self.dtype)]
-        packed = self.workload.documents
-        self.length = packed.mean_tokens if packed and packed.batching == "thd" else float(self.workload.seq_len)
-        self.seq = self.length / lay.cp
+        self.seq = self.workload.seq_len / lay.cp
         self.tokens = lay.mbs * self.seq
         self.tokens_sp = self.tokens / lay.tp if lay.sp else self.tokens
         self.tokens_kept = self.tokens if self.preset.sp_saves_gathered else self.tokens_sp
@@ -256,7 +254,7 @@ class Rank:
             return
         one = self.seconds_of(op, nbytes * uneven, size, stride)  # the busiest pair sets the time of all
         group = {"etp": "ep", "ep_etp": "ep", "cp_inner": "cp", "cp_outer": "cp"}.get(axis, axis)
-        self.items.append(Item(name, way, one * runs, runs, group, op, behind, rerun,
+        self.items.append(Item(name, way, one * runs, runs, group, op, behind, rerun, section=self.section,
                                slow=slow_beside(self.cluster, op, size, stride)))  # fmt: skip
 
     def expert_kernel(self, name: str, way: str, phase: str, tokens: float, topk: float, experts: float, dtype: str,
@@ -323,7 +321,7 @@ class Rank:
         near = (way,) if self.splits else ("I", "W", "F")
         seconds = {i.name: i.seconds for i in self.items if not i.comm and i.way in near}
         compute = sum(i.seconds for i in chosen if not i.comm)
-        launches = sum(i.launches for i in chosen)
+        launches = sum(i.launches for i in chosen if not (i.first or self.graphed(i)))
         exposed = hidden = paired = 0.0
         for item in chosen:
             if not item.comm:
@@ -343,6 +341,15 @@ class Rank:
         idle = sum(i.seconds for i in chosen if i.later) / microbatches  # what the first one leaves out
         idle += sum(i.seconds for i in chosen if i.first) * (1 - 1 / microbatches)  # and what it alone does
         return Parts(self.host(compute, launches, exposed) - idle, exposed, hidden, paired)
+
+    def graphed(self, item: Item) -> bool:
+        """Whether a graph of attention, router or permutation holds it."""
+        words = self.preset.graphed.split("+")
+        router = item.name.startswith(("route", "shared"))
+        part = "moe_router" if router else "moe_preprocess" if item.name.startswith("permute") else ""
+        if item.section == "attention" and not router:
+            part = "attn"
+        return bool(part) and part in words
 
     def other(self, section: str, ways: str) -> float:
         """Seconds of a part of the layer in some passes, as another micro-batch runs it."""

@@ -13,14 +13,24 @@ from planner.switches import normal
     ("flags", "found"),
     [
         ("", {}),
-        ("recompute_modules=['mla_up_proj']; moe_flex_dispatcher_backend=hybridep", {"moe_dispatcher": "hybridep"}),
+        (
+            "recompute_modules=['mla_up_proj']; moe_flex_dispatcher_backend=hybridep",
+            {"moe_dispatcher": "hybridep", "moe_exchange_overlap": "false", "moe_delay_wgrad": "false"},
+        ),
+        (
+            "cuda_graph_impl=transformer_engine; cuda_graph_scope=['moe_router', 'moe_preprocess']",
+            {
+                "cuda_graphs": "false", "graphed": "moe_router+moe_preprocess", "moe_expert_gemm": "streams",
+                "moe_fused_mlp": "false",
+            },
+        ),
         ("moe-token-dispatcher-type=alltoall; moe-grouped-gemm=True", {"moe_dispatcher": "alltoall"}),
         ("moe-token-dispatcher-type=flex; moe-enable-deepep=True", {"moe_dispatcher": "deepep"}),
         (
             "cuda_graph_impl=full_iteration; moe_a2a_overlap=True; moe_flex_dispatcher_backend=deepep",
             {
                 "moe_exchange_overlap": "true", "moe_delay_wgrad": "true", "moe_dispatcher": "deepep",
-                "moe_expert_gemm": "grouped",
+                "moe_expert_gemm": "grouped", "moe_fused_mlp": "true", "cuda_graphs": "true",
             },
         ),
         ("moe_a2a_overlap=False", {}),

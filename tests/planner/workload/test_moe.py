@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,9 +109,47 @@ def test_deepep_sends_a_token_once_to_each_rank() -> None:
     assert dispatch.impl == "deepep-normal"
 
 
-def test_hybridep_permutes_while_it_receives() -> None:
-    names = {op.name for op in block(EP, moe_dispatcher="hybridep").ops}
-    assert not any("permute" in name or "sort" in name for name in names)
+def test_hybridep_permutes_what_arrived_and_sorts_nothing_again() -> None:
+    found = block(EP, moe_dispatcher="hybridep")
+    assert not any("sort" in op.name for op in found.ops)
+    # 2 of 8 experts, two on a rank: a token reaches 4 (1 - C(6, 2) / C(8, 2)) = 13/7 ranks; 1024 rows written.
+    read = 512 * 13 / 7
+    assert float(by_name(found, "moe.permute").dims["nbytes"]) == pytest.approx((read + 1024) * H * 2)
+
+
+def test_a_fused_grouped_mlp_has_no_kernels_between_its_products() -> None:
+    names = {op.name for op in block(EP, precision="mxfp8", moe_fused_mlp="true").ops}
+    plain = {op.name for op in block(EP, precision="mxfp8").ops}
+    assert plain - names == {
+        "moe.expert.activation", "moe.expert.activation.grad", "moe.expert.down.quantise",
+        "moe.expert.up.grad.quantise",
+    }  # fmt: skip
+    in_bf16 = {op.name for op in block(EP, moe_fused_mlp="true").ops}
+    assert "moe.expert.activation" in in_bf16  # no MX scales, no fused kernel
+
+
+def test_graphs_of_parts_take_their_launches_from_the_host() -> None:
+    from planner.cli.inputs import load_cluster
+    from planner.framework import HostConstant
+    from planner.priced import price_model
+
+    cluster, layouts = load_cluster("dgx-h100:1"), LayoutBatch.of([Layout(dp=8, ep=8)])
+    slow = replace(presets.get("megatron"), kernel_s=HostConstant(1e-3, "slow"))
+
+    def forward(**switches: str) -> float:
+        work = Workload(T, 64, framework="megatron", switches=tuple(switches.items()))
+        with presets.instead(slow):
+            price = price_model(model(), work, layouts, cluster).layers[0].forward
+        return float(price.total_s[0])
+
+    kept = sum(
+        float(np.asarray(op.kernels) * np.asarray(op.count))
+        for op in block(Layout(dp=8, ep=8), "megatron").ops
+        if op.phase == "forward" and op.name.startswith(("attention.", "norm_", "moe.rout"))
+    )
+    launch = 1e-3 + cluster.device.launch_s
+    assert forward() - forward(graphed="attn+moe_router") == pytest.approx(kept * launch, rel=1e-9)
+    assert forward(cuda_graphs="true") < 0.1 * forward()
 
 
 def test_permutation_bytes() -> None:
@@ -161,6 +200,8 @@ def test_batch_level_overlap_uses_the_four_slots() -> None:
         ((("moe_dispatcher", "carrier pigeon"),), "alltoall"),
         ((("moe_shared_overlap", "true"), ("moe_exchange_overlap", "true")), "moe_shared_overlap"),
         ((("moe_delay_wgrad", "true"),), "moe_exchange_overlap"),
+        ((("moe_expert_gemm", "loop"), ("moe_fused_mlp", "true")), "moe_expert_gemm=grouped"),
+        ((("graphed", "attn+mlp"),), "moe_router"),
         ((("moe_shared_overlap", "true"), ("moe_dispatcher", "allgather")), "allgather"),
     ],
 )
