@@ -164,7 +164,8 @@ def _stage_costs(
 
     Traffic that runs beside compute slows it (`hwmodels.collectives.beside`): the backward that
     produces the gradients, and every pass that a prefetched gather runs beside. It becomes longer
-    itself, except for the last gradients and the first gather, which have nothing to run beside.
+    itself, except for the last gradients and the first gather, which have nothing to run beside. Copies between the
+    buffers of FSDP's collectives and its parameters hold up the compute itself.
     """
     priced, layouts, pp = stages.priced, stages.layouts, stages.pp
     k = comm.buckets
@@ -176,6 +177,8 @@ def _stage_costs(
     reduced_beside = reducing.taken(data.reduce_s.mid) if overlapped[0] else none
     gathered_beside = gathering.taken(data.unshard_s.mid) if overlapped[1] else none
     onward, back, sending = sends(priced, layouts, stages.rows, pp, stages.vpp, stages.schedule)
+    copied_in = data.copy_in_s if overlapped[0] else none
+    copied_out, copied_once = (data.copy_out_s if comm.unshard == when else none for when in ("each", "once"))
     update = optimizer(priced, data, layouts, pp, stages.vpp, stages.schedule)
 
     def cut(value: FloatArray) -> FloatArray:
@@ -189,13 +192,13 @@ def _stage_costs(
         return pieces
 
     costs = StageCosts(
-        forward_s=stages.forward_pieces(work.forward, k) + gathered_beside[..., None],
-        backward_input_s=cut(work.backward_input / k + gathered_beside),
+        forward_s=stages.forward_pieces(work.forward, k) + (gathered_beside + copied_out)[..., None],
+        backward_input_s=cut(work.backward_input / k + gathered_beside + copied_out),
         backward_weight_s=cut(work.backward_weight / k),
-        backward_sync_extra_s=cut(reduced_beside),
+        backward_sync_extra_s=cut(reduced_beside + copied_in),
         send_forward_s=onward,
         send_backward_s=back,
-        unshard_s=stretched(data.unshard_s.mid, gathering.collective, overlapped[1]),
+        unshard_s=stretched(data.unshard_s.mid, gathering.collective, overlapped[1]) + cut(copied_once),
         reduce_s=stretched(data.reduce_s.mid, reducing.collective, overlapped[0]),
         optimizer_s=update.mid,
         gather_s=data.gather_s.mid,

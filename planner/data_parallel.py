@@ -16,8 +16,10 @@ from planner.elements import stage_elements
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
+from planner.precision import recipe_of
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
+from planner.shard_copies import copy_in_seconds, copy_out_seconds
 from planner.simulate.costs import CommPlan
 from planner.stages import StageSums
 from planner.state import gradient_bytes, reduces_each
@@ -93,6 +95,9 @@ class DataParallelCosts:
         Trained parameters of a rank whose optimizer it runs (its shard).
     other : ndarray (n, pp)
         Those of them that are no hidden matrix.
+    copy_out_s, copy_in_s : ndarray (n, pp, chunks)
+        Computing stream of one bucket: a gathered buffer to its parameters, gradients to the buffer that is reduced
+        (`planner.shard_copies`); zero where the framework has one flat parameter.
     """
 
     unshard_s: Estimate
@@ -101,6 +106,8 @@ class DataParallelCosts:
     mirror_s: Estimate
     elements: FloatArray
     other: FloatArray
+    copy_out_s: FloatArray
+    copy_in_s: FloatArray
 
     def take(self, index: IntArray) -> DataParallelCosts:
         """The layouts at `index`."""
@@ -111,7 +118,8 @@ class DataParallelCosts:
 
         unshard, reduce = one(self.unshard_s), one(self.reduce_s)
         gather, mirror = one(self.gather_s), one(self.mirror_s)
-        return DataParallelCosts(unshard, reduce, gather, mirror, self.elements[index], self.other[index])
+        rest = (self.elements, self.other, self.copy_out_s, self.copy_in_s)
+        return DataParallelCosts(unshard, reduce, gather, mirror, *(value[index] for value in rest))
 
     @property
     def spread(self) -> FloatArray:
@@ -204,7 +212,11 @@ def data_parallel_costs(
     mirror = Estimate.of(np.zeros(dense.shape[:2]))
     if get_schedule(schedule).directions > 1:
         mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
-    return DataParallelCosts(unshard, reduce, gather, mirror, elements, other)
+    copy_out, copy_in = np.zeros_like(dense), np.zeros_like(dense)
+    if preset.shard_copies and zero_stage >= 3 and plan.unshard != "none":
+        copy_out = copy_out_seconds(cluster.device, (sent + sent_expert) / k)
+        copy_in = copy_in_seconds(cluster.device, (dense + expert) / k, recipe_of(workload, preset).width, grad)
+    return DataParallelCosts(unshard, reduce, gather, mirror, elements, other, copy_out, copy_in)
 
 
 def mirror_seconds(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray, pp: int) -> Estimate:

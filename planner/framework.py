@@ -146,6 +146,9 @@ class FrameworkPreset(MoeSwitches):
         the last product of a dense layer is not run again.
     recomputes : tuple of str
         Kinds of recomputation that it has (`planner.layout.recompute`).
+    shard_copies : bool
+        ZeRO-3: gathered buffers are copied out to parameters that lie apart, and gradients into the buffer that is
+        reduced (`planner.shard_copies`).
     prefetch_params : bool
         ZeRO-3: the next bucket is gathered while this one computes.
     zero_stage : int
@@ -251,6 +254,7 @@ class FrameworkPreset(MoeSwitches):
     norm_in_linear: bool = False
     recompute_stops_early: bool = False
     recomputes: tuple[str, ...] = RECOMPUTES
+    shard_copies: bool = False
     prefetch_params: bool = True
     zero_stage: int = 0
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)

@@ -226,6 +226,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="fsdp2",
+            shard_copies=True,
             cp_kind="all-gather",
             cp_kinds=("all-gather", "ring"),
             schedules=TORCH_SCHEDULES,
@@ -239,15 +240,17 @@ _PRESETS: dict[str, FrameworkPreset] = {
             grad_dtype="fp32",
             zero_stage=3,
             reduce_each_microbatch=True,
-            notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, reductions in "
-            "fp32, reshard after forward without a pipeline, SDPA flash attention, eager elementwise kernels "
-            "unless compiled; float8 with dynamic tensor-wide scales and float8 all-gather.",
+            notes="PyTorch FSDP2 as torchtitan uses it: one group a layer, prefetch of the next group, copies between "
+            "its buffers and the parameters, reductions in fp32, reshard after forward without a pipeline, SDPA flash "
+            "attention, eager elementwise kernels unless compiled; float8 with dynamic tensor-wide scales and float8 "
+            "all-gather.",
             attention_impl="flashattn-fa2",
             fused_elementwise=False,
             fused_norm=True,
             source="PyTorch scaled_dot_product_attention (FlashAttention-2); github pytorch/torchtitan "
             "torchtitan/models/llama3/infra/parallelize.py; MixedPrecisionPolicy(reduce_dtype=float32); "
-            "torchtitan docs/float8.md (enable_fsdp_float8_all_gather)",
+            "torchtitan docs/float8.md (enable_fsdp_float8_all_gather); pytorch torch/distributed/fsdp/_fully_shard/"
+            "_fsdp_collectives.py",
         ),
         FrameworkPreset(
             name="composer",
@@ -285,6 +288,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         ),
         FrameworkPreset(
             name="ours",
+            shard_copies=True,
             cp_kind="all-gather",
             cp_kinds=("all-gather",),
             schedules=TORCH_SCHEDULES,

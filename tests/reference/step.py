@@ -315,6 +315,9 @@ class _Step:
         reduce = [self._reduce(s.dense.trained, s.expert.trained) if plan.reduce != "none" else 0.0 for s in stages]
         # A gather that is prefetched runs beside compute and slows it by what it takes.
         tax = [taken * u if plan.prefetch and plan.unshard == "each" else 0.0 for u in unshard]
+        out, into = self._fsdp2_copies()
+        tax = [t + c if plan.unshard == "each" else t for t, c in zip(tax, out, strict=True)]
+        unshard = [u + c if plan.unshard == "once" else u for u, c in zip(unshard, out, strict=True)]
         pieces = []
         for i, s in enumerate(stages):
             cut = [(forward[i] - sum(b.forward.total for b in s.ends)) / k + tax[i]] * k
@@ -332,7 +335,10 @@ class _Step:
         took = Durations(
             forward=pieces,
             backward=[[b / k + t] * k for b, t in zip(backward, tax, strict=True)],
-            extra=[taken * r if plan.reduce in ("bucketed", "each") else 0.0 for r in reduce],
+            extra=[
+                taken * r + c if plan.reduce in ("bucketed", "each") else 0.0
+                for r, c in zip(reduce, into, strict=True)
+            ],
             unshard=unshard,
             longer_gather=b if plan.prefetch and plan.unshard == "each" else 1.0,
             longer_reduce=b if plan.reduce in ("bucketed", "each") else 1.0,
@@ -348,6 +354,17 @@ class _Step:
             mirror=self._mirror([self._shard(d, e) * self.grad for d, e in zip(dense, expert, strict=True)]),
         )
         return took, forward, [b + w for b, w in zip(backward, weight, strict=True)]
+
+    def _fsdp2_copies(self) -> tuple[list[float], list[float]]:
+        """Per bucket: the gathered buffer read and written, 16-bit gradients read and written as they are reduced."""
+        none = [0.0] * len(self.stages)
+        if self.lay.zero_stage < 3 or not self.preset.shard_copies or self.plan.unshard == "none":
+            return none, none
+        k, device = self.plan.buckets, self.cluster.device
+        moved = [2 * (self._sent(s.dense) + self._sent(s.expert)) / k for s in self.stages]
+        made = [(s.dense.trained + s.expert.trained) / k * (self.width + self.grad) for s in self.stages]
+        out, into = ([float(kernels.memory_seconds(device, n).mid) for n in each] for each in (moved, made))
+        return out, into
 
     def _alone(self) -> list[float]:
         """Share of each rank's forwards that no backward of other work follows or precedes at once."""
