@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,21 +95,13 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
 
     def block(b: Block, recomputed: tuple[FloatArray, FloatArray]) -> Block:
         kept, rebuilt = (each[policy, rows] for each in recomputed)
-        return Block(
-            b.name,
-            (),
-            pick(b.saved_bytes),
-            logits_bytes=pick(b.logits_bytes),
-            logits_grad_bytes=pick(b.logits_grad_bytes),
-            weight_bytes=pick(b.weight_bytes),
-            kept_bytes=kept,
-            rebuilt_bytes=rebuilt,
-            exchange_bytes=pick(b.exchange_bytes),
-        )
+        sizes = {f.name: getattr(b, f.name) for f in fields(Block)}
+        picked: dict[str, Any] = {k: pick(v) for k, v in sizes.items() if isinstance(v, np.ndarray)}
+        return Block(b.name, (), **(picked | {"kept_bytes": kept, "rebuilt_bytes": rebuilt}))
 
     low = priced.lowered
     first, *layers, last = map(block, (low.embedding, *low.layers, low.head), priced.recomputed)
-    return Lowered(first, tuple(layers), last, pick(low.boundary_bytes))
+    return Lowered(first, tuple(layers), last, pick(low.boundary_bytes), pick(low.shared_bytes))
 
 
 def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str) -> MemoryEstimate:

@@ -15,7 +15,7 @@ from planner.expert_notes import expert_notes
 from planner.flops import formula_of, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout, split_id, split_text
-from planner.memory import MemoryEstimate, verdict
+from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
 from planner.model_notes import model_notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
@@ -72,12 +72,7 @@ def detail(
     low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(costs, group.spreads, position))))
     phases = _phases(group, position, microbatches, timeline.phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
-    memory = [
-        StageMemory(
-            rank, {k: int(v[0, rank]) for k, v in sized.by_category.items()}, int(cluster.device.memory_bytes)
-        )
-        for rank in range(group.pp)
-    ]
+    memory = stage_memory(sized, cluster)
     formula = formula_of(workload)
     flops = model_flops(priced.model, workload, formula)
     hardware = hardware_flops(priced.model, workload, layout, formula)
@@ -101,12 +96,35 @@ def detail(
         hfu=hardware / seconds / peak,
         tokens_per_s_per_gpu=tokens / seconds / layout.world,
         usd_per_mtoken=cost(cluster, layout, tokens / seconds),
-        verdict=verdict(max(m.peak_bytes for m in memory), cluster.device.memory_bytes),
+        verdict=worst(memory),
         timeline=timeline.events(dag, timing, 0) if with_timeline else [],
         notes=notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds),
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,
     )
+
+
+def stage_memory(sized: MemoryEstimate, cluster: Cluster) -> list[StageMemory]:
+    """Memory of each rank of the only layout of `sized`."""
+    categories, print_ = sized.by_category, sized.footprint
+    sums = {name: np.asarray(sum(parts.values())) for name, parts in sized.by_moment.items()}
+    return [
+        StageMemory(
+            rank,
+            {k: int(v[0, rank]) for k, v in categories.items()},
+            int(cluster.device.memory_bytes),
+            sized.moment_name(0, rank),
+            {name: int(v[0, rank]) for name, v in sums.items()},
+            Interval(*(float(v[0, rank]) for v in (print_.low, print_.mid, print_.high))),
+        )
+        for rank in range(sized.moment.shape[1])
+    ]
+
+
+def worst(memory: list[StageMemory]) -> str:
+    """The verdict of the rank that is worst off."""
+    found = [verdict(m.interval.low, m.interval.high, m.capacity_bytes) for m in memory if m.interval is not None]
+    return max(found, key=(FITS, AT_RISK, OUT).index, default=FITS)
 
 
 def cost(cluster: Cluster, layout: Layout, tokens_per_s: float) -> float | None:

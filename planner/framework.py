@@ -16,6 +16,7 @@ CP_KINDS: tuple[str, ...] = ("ring", "all-gather", "ulysses", "hierarchical")
 
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
 GradDtype = Literal["fp32", "bf16", "same"]
+MemoryLog = Literal["allocated", "reserved", "device"]
 SCALED: tuple[str, ...] = ("delayed", "current", "block", "mx", "nv")
 """Scalings of quantised recipes (`planner.precision`)."""
 
@@ -25,6 +26,7 @@ ROUNDS: tuple[str, ...] = ("pp", "equal", "any")
 
 ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
 GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
+MEMORY_LOGS: tuple[str, ...] = ("allocated", "reserved", "device")
 
 
 GRAPHED: dict[str, tuple[str, ...]] = {
@@ -102,6 +104,24 @@ class FrameworkPreset(MoeSwitches):
         The norm is one kernel; False: eager operators.
     fused_cross_entropy : bool
         Loss without a separate fp32 copy of the logits.
+    in_place_loss : bool
+        The fp32 copy of the logits becomes softmax and gradient in place (Megatron's vocabulary-parallel cross
+        entropy); False: PyTorch's operators write new tensors.
+    transformer_engine : bool
+        Linear layers are Transformer Engine's, with a workspace of its own.
+    userbuffers : bool
+        Tensor-parallel GEMMs and collectives are overlapped through Transformer Engine's user buffers (Megatron
+        ``--tp-comm-overlap``), which take memory.
+    deterministic : bool
+        Deterministic algorithms are asked for, which takes cuBLAS larger workspaces.
+    loads_whole : bool
+        Stage 3: the whole model stands on each device in fp32 before it is sharded (no meta-device initialisation).
+    saves_whole : bool
+        Stage 3: a checkpoint gathers all parameters on the device.
+    flat_gradients : bool
+        The optimizer is built with zero gradients of its fp32 share (DeepSpeed's ZeRO).
+    logs_memory : {'allocated', 'reserved', 'device'}
+        What the memory figure of its own log counts: what a measurement means that does not say.
     grad_dtype : {'fp32', 'bf16', 'same'}
         Dtype in which gradients are accumulated and reduced; ``same`` is the compute dtype.
     fused_grad_accumulation : bool
@@ -236,6 +256,14 @@ class FrameworkPreset(MoeSwitches):
     gemm_impl: str = "vidur"
     fused_norm: bool = True
     fused_cross_entropy: bool = False
+    in_place_loss: bool = False
+    transformer_engine: bool = False
+    userbuffers: bool = False
+    deterministic: bool = False
+    loads_whole: bool = False
+    saves_whole: bool = False
+    flat_gradients: bool = False
+    logs_memory: MemoryLog = "device"
     grad_dtype: GradDtype = "fp32"
     fused_grad_accumulation: bool = False
     overlap_grad_reduce: bool = True
@@ -295,6 +323,7 @@ class FrameworkPreset(MoeSwitches):
         where = f"preset {self.name}"
         for key, known in (
             ("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES), ("interleaved_rounds", ROUNDS),
+            ("logs_memory", MEMORY_LOGS),
         ):  # fmt: skip
             if getattr(self, key) not in known:
                 faults.append(Fault(f"{key} is {getattr(self, key)!r}", where, "", "one of " + ", ".join(known)))

@@ -22,6 +22,9 @@ __all__ = ["FrameworkPreset", "HostConstant", "get", "instead", "names", "of", "
 _MEGATRON_BUCKET = 40_000_000 * 4
 _MEGATRON = FrameworkPreset(
     name="megatron",
+    in_place_loss=True,
+    transformer_engine=True,
+    logs_memory="allocated",
     main_grad_buffer=True,
     fused_grad_accumulation=True,
     norm_in_linear=True,
@@ -41,8 +44,22 @@ _MEGATRON = FrameworkPreset(
     source="github NVIDIA/Megatron-LM README (launch flags), megatron/core/distributed/distributed_data_parallel.py"
     " (bucket size max(40e6, 1e6*dp) parameters)",
 )
+_MEGATRON_DEFAULTS = replace(
+    _MEGATRON,
+    name="megatron-defaults",
+    dropout=True,
+    zero_stage=0,
+    overlap_grad_reduce=False,
+    overlap_param_gather=False,
+    notes="Megatron-Core with every argument that is not stated at its default: dropout 0.1, no distributed optimizer, "
+    "gradients reduced and parameters gathered at the end.",
+    source="github NVIDIA/Megatron-LM megatron/training/arguments.py (--hidden-dropout, --attention-dropout, "
+    "--use-distributed-optimizer, --overlap-grad-reduce, --overlap-param-gather)",
+)
 _MEGATRON_2021 = FrameworkPreset(
     name="megatron-2021",
+    in_place_loss=True,
+    logs_memory="allocated",
     main_grad_buffer=True,
     recomputes=MEGATRON_RECOMPUTES,
     prefetch_params=False,
@@ -75,6 +92,7 @@ _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
     cp_kind="ulysses",
     cp_kinds=("ulysses",),
+    flat_gradients=True,
     main_grad_buffer=True,
     recomputes=MEGATRON_RECOMPUTES,
     pipeline_zero_max=1,
@@ -97,6 +115,7 @@ _DEEPSPEED_2022 = replace(
     _DEEPSPEED,
     name="deepspeed-2022",
     cp_kinds=(),
+    in_place_loss=True,
     zero_stage=0,
     kernel_s=HostConstant(
         58e-6,
@@ -196,6 +215,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             source="PyTorch DistributedDataParallel documentation (bucket_cap_mb=25)",
         ),
         _MEGATRON,
+        _MEGATRON_DEFAULTS,
         _MEGATRON_2021,
         replace(
             _MEGATRON_2021,
@@ -229,6 +249,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             shard_copies=True,
             cp_kind="all-gather",
             cp_kinds=("all-gather", "ring"),
+            logs_memory="reserved",
             schedules=TORCH_SCHEDULES,
             searched_schedules=TORCH_SCHEDULES,
             interleaved_rounds="equal",
@@ -255,6 +276,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="composer",
             cp_kinds=(),
+            saves_whole=True,
             attention_impl="flashattn-fa2",
             recomputes=MEGATRON_RECOMPUTES,
             skips_masked=False,
@@ -329,7 +351,7 @@ _SOURCES: tuple[tuple[str, str], ...] = (
     ("NeMo container 26.04", "megatron-bridge-26.04"),
     ("Megatron-Bridge", "megatron-bridge"),
     ("NeMo docs", "nemo"),
-    ("Megatron-LM functional-test", "megatron"),
+    ("Megatron-LM functional-test", "megatron-defaults"),
     ("SimuMax", "megatron"),
     ("torchtitan", "fsdp2"),
     ("llm-foundry", "composer"),

@@ -30,10 +30,21 @@ MEMORY_CATEGORIES: tuple[str, ...] = (
     "gradients",
     "optimizer",
     "activations",
+    "recompute",
+    "temporary",
     "logits",
+    "gathered",
     "comm_buffers",
+    "workspace",
+    "allocator",
+    "nccl",
     "context",
 )
+"""Categories of memory, in the order in which tables show them. ``temporary``: gradients of activations and buffers
+of the optimizer; ``gathered``: unsharded parameters and their gradients; ``allocator``: free blocks that it holds."""
+
+OUTSIDE_CATEGORIES: tuple[str, ...] = ("nccl", "context")
+"""Those that PyTorch's allocator does not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +86,49 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Peak bytes of one pipeline rank by category, and what fits."""
+    """Memory of one pipeline rank at its peak, and what fits.
+
+    Attributes
+    ----------
+    stage : int
+    by_category : dict
+        Category of `MEMORY_CATEGORIES` -> bytes at the peak.
+    capacity_bytes : int
+    moment : str
+        What sets the peak: ``"load"``, ``"optimizer"``, ``"save"``, or what runs in the step at it (``"forward"``,
+        ``"loss"``, ``"loss backward"``, ``"backward"``).
+    by_moment : dict
+        Moment (``"load"``, ``"step"``, ``"optimizer"``, ``"save"``) -> bytes on the device.
+    interval : Interval or None
+        Bytes on the device at the peak, least and most that is likely; None in results of old.
+    """
 
     stage: int
     by_category: dict[str, int]
     capacity_bytes: int
+    moment: str = ""
+    by_moment: dict[str, int] = field(default_factory=dict)
+    interval: Interval | None = None
 
     @property
     def peak_bytes(self) -> int:
-        """Sum over the categories."""
+        """Sum over the categories: what the device must have."""
         return sum(self.by_category.values())
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What PyTorch's allocator holds of the device."""
+        return self.peak_bytes - sum(self.by_category.get(name, 0) for name in OUTSIDE_CATEGORIES)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What tensors take of that."""
+        return self.reserved_bytes - self.by_category.get("allocator", 0)
+
+    @property
+    def category(self) -> str:
+        """The category that takes most at the peak."""
+        return max(self.by_category, key=lambda name: self.by_category[name], default="")
 
 
 @dataclass(frozen=True, slots=True)

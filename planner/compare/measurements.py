@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from hwmodels.errors import InputError
 from planner import optimizers, precision, presets
 from planner.compare.clusters import cluster_of, in_rack
+from planner.compare.flags import switches_of
 from planner.compare.moe_flags import moe_switches_of, routing_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
@@ -28,9 +29,9 @@ from planner.training import KINDS, MOST_MTP
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
 
-DEFAULT_VOCAB = 51200
-"""Rows of the embedding where they are not stated: GPT-2's 50257 tokens as Megatron pads them
-for eight-way tensor parallelism (run_table_1.sh of the SC21 experiments)."""
+DEFAULT_VOCAB = 50257
+"""Tokens of the vocabulary where they are not stated: GPT-2's. The framework pads them as it does
+(`planner.vocabulary`)."""
 
 DEFAULT_HEAD_DIM = 128
 """Width of a head where the heads are not stated: what GPT-3 and its successors use."""
@@ -186,8 +187,9 @@ def _schedule(row: Row) -> str:
     return text
 
 
-def _zero_stage(row: Row, preset: FrameworkPreset, dp: int, assumed: list[str]) -> int:
-    if dp == 1:
+def _zero_stage(row: Row, preset: FrameworkPreset, replicas: int, assumed: list[str]) -> int:
+    """The stage over the dp·cp `replicas` of a parameter."""
+    if replicas == 1:
         # Sources switch ZeRO on for a whole series; with one replica it shards nothing.
         if row.zero_stage:
             assumed.append("zero_stage=0 (one replica)")
@@ -250,7 +252,7 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
     ep, etp = _expert_degrees(row, tp * cp * dp, assumed)
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
-        zero_stage=_zero_stage(row, preset, dp, assumed), mbs=mbs, recompute=_recompute(row, assumed),
+        zero_stage=_zero_stage(row, preset, dp * cp, assumed), mbs=mbs, recompute=_recompute(row, assumed),
         schedule=schedule,
     )  # fmt: skip
     return layout, gbs
@@ -351,10 +353,12 @@ def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workloa
         lora = Lora(rank=int(stated[1])) if stated else Lora()
         assumed += [] if stated else [f"lora rank={lora.rank}"]
         assumed.append(f"lora modules={' '.join(lora.modules)}")
-    switches = tuple(moe_switches_of(row.other_flags).items()) if row.n_experts else ()
+    switches = switches_of(row.other_flags, row.precision)
+    if row.n_experts:
+        switches |= moe_switches_of(row.other_flags)
     return Workload(
-        row.seq_len or 0, gbs, _precision(row, assumed), name, framework, kind, lora, switches=switches,
-        routing=routing_of(row.other_flags), mtp_layers=_prediction_steps(row),
+        row.seq_len or 0, gbs, _precision(row, assumed), name, framework, kind, lora,
+        switches=tuple(switches.items()), routing=routing_of(row.other_flags), mtp_layers=_prediction_steps(row),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwmodels.errors import Fault, InfeasibleError, InputError
+from planner import presets
 from planner.compare import regression
 from planner.compare.measurements import Case, UnreadableRowError, enough, framework_of, to_case
 from planner.compare.releases import newest_scores
@@ -129,14 +130,16 @@ def _record(result: RowResult) -> dict[str, Any]:
 def predicted_peak(stages: list[StageMemory], row: Row) -> float | None:
     """Predicted bytes of the rank, and in the sense, that the row's memory figure speaks of.
 
-    A figure of PyTorch's allocator (allocated, reserved) does not see the CUDA context; one
-    whose kind is not stated is taken as the device's own count, with it. "last rank" is the
-    last pipeline stage, "first/last" the larger of the two ends, anything else the maximum.
+    Allocated and reserved are PyTorch's; a figure whose kind is not stated counts what the framework's own
+    log prints (`FrameworkPreset.logs_memory`). "last rank" is the last pipeline stage, "first/last" the larger of
+    the two ends, anything else the maximum.
     """
     if not stages:
         return None
-    outside = ("context",) if memory_kind(row) != "unstated" else ()
-    sizes = [float(sum(n for key, n in s.by_category.items() if key not in outside)) for s in stages]
+    kind = memory_kind(row)
+    kind = presets.get(framework_of(row)).logs_memory if kind == "unstated" else kind
+    name = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "device": "peak_bytes"}[kind]
+    sizes = [float(getattr(stage, name)) for stage in stages]
     scope = row.mem_scope.lower()
     if scope.startswith("last rank"):
         return sizes[-1]

@@ -18,7 +18,7 @@ from hwmodels.errors import InputError
 from hwmodels.units import format_bytes
 from planner.assemble import Group, assemble, dag_groups, group_memory
 from planner.evaluate import bounds, detail, exact_seconds
-from planner.memory import RISK_MARGIN
+from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
@@ -44,7 +44,7 @@ def search(
     *,
     objective: str = "step_time",
     top: int = 10,
-    memory_headroom: float = RISK_MARGIN,
+    memory_headroom: float = HEADROOM,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Rank all legal layouts of a model on a cluster.

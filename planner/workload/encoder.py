@@ -60,9 +60,12 @@ def classifier(norm: list[Op], s: Shapes) -> Block:
     row, first = s.tokens_sp * s.model.hidden * s.width, s.keeps_input("classifier", s.sequences, hidden)
     saved = np.asarray(row + first)
     waiting = np.asarray((saved if s.preset.split_keeps_graph else first) + output_gradients(ops, s))
-    held = np.asarray(small * (s.width + 4.0))
-    kept, written = tuple(replace(op, rerun="never") for op in ops), np.asarray(small * 4.0)
-    return Block("head", kept, saved, logits_bytes=held, logits_grad_bytes=written, weight_bytes=waiting)
+    kept = tuple(replace(op, rerun="never") for op in ops)
+    held, most, last = (np.asarray(small * (s.width + more)) for more in (4.0, 8.0, 12.0))  # PyTorch's operators
+    return Block(
+        "head", kept, saved, logits_bytes=held, weight_bytes=waiting, logits_forward_bytes=most,
+        logits_backward_bytes=last,
+    )
 
 
 def transform(norm: list[Op], s: Shapes) -> tuple[list[Op], FloatArray]:

@@ -22,6 +22,7 @@ from planner.workload.prediction import with_prediction
 from planner.workload.recompute import SavedParts, pieces, saved_by_op, tagged
 from planner.workload.split import layer_inputs, output_gradients
 from planner.workload.state_space import mixer_ops
+from planner.workload.working import backward_bytes, loss_bytes, score_buffer_bytes, weight_gradient_bytes
 
 FloatArray = NDArray[np.float64]
 
@@ -38,6 +39,8 @@ class Lowered:
     head: Block
     boundary_bytes: FloatArray
     """Bytes of the activation that passes from one stage to the next (per rank)."""
+    shared_bytes: FloatArray
+    """Bytes of a buffer that all layers share: scores of unfused attention before the softmax."""
 
 
 def lower(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset) -> Lowered:
@@ -52,7 +55,7 @@ def lower(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: Fr
     head = with_prediction(
         _head(s), further, s, lambda layer: _layer(layer, 0, s), lambda name: _norm_ops(name, s)
     )
-    return Lowered(_embedding(s), blocks, head, boundary)
+    return Lowered(_embedding(s), blocks, head, boundary, score_buffer_bytes(model, s))
 
 
 def _norm_ops(name: str, s: Shapes) -> list[Op]:
@@ -132,6 +135,7 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
         pieces=pieces(layer, SavedParts(saved_attention, saved_core, saved_feed, other), s),
         weight_bytes=_waiting(layer, outside, saved_core, ops, s),
         exchange_bytes=exchanged,
+        backward_bytes=backward_bytes(layer, ops, s),
     )
 
 
@@ -187,9 +191,8 @@ def _head(s: Shapes) -> Block:
     """Final norm, output projection (vocabulary-parallel) and cross-entropy.
 
     The loss reads the fp32 logits and writes log-probabilities, and reads both of them and
-    writes a gradient backward; casts to and from fp32 come on top. Around the loss the logits
-    stand in the compute dtype, as fp32 log-probabilities and as their fp32 gradient; a fused loss
-    keeps the first and writes the gradient beside it.
+    writes a gradient backward; casts to and from fp32 come on top. What stands around the loss:
+    `planner.workload.working.loss_bytes`.
     """
     if s.model.n_classes:
         return classifier(_norm_ops("final_norm", s) if s.model.final_norm else [], s)
@@ -227,13 +230,17 @@ def _head(s: Shapes) -> Block:
             rerun="never",
         )
     )
-    kept, gradient = (s.width, s.width) if fused else (s.width + 4.0, 4.0)
+    kept, forward_most, backward_most = loss_bytes(logits, s)
+    # the loss is done when the projection's gradients are made: the logits' gradient, and its weight's before adding
+    backward_most = np.maximum(backward_most, logits * s.width + weight_gradient_bytes(ops, s))
     normed = float(s.lora is None)  # what the norm reads, and what a trained head reads
     reads = float(s.model.final_norm) + normed
     saved = np.asarray(reads * s.tokens_sp * s.model.hidden * s.width + more)
-    inputs = saved + logits * kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width * normed
+    inputs = saved + kept if s.preset.split_keeps_graph else s.tokens_saved * s.model.hidden * s.width * normed
     if s.model.head_transform and not s.preset.split_keeps_graph:
         inputs = inputs + s.keeps_input("head.transform", s.tokens_sp, float(s.model.hidden), quantised=False)
     waiting = np.asarray(inputs + output_gradients(ops, s))
-    held, written = np.asarray(logits * kept), np.asarray(logits * gradient)
-    return Block("head", _kept(ops), saved, logits_bytes=held, logits_grad_bytes=written, weight_bytes=waiting)
+    return Block(
+        "head", _kept(ops), saved, logits_bytes=kept, weight_bytes=waiting, logits_forward_bytes=forward_most,
+        logits_backward_bytes=np.asarray(backward_most),
+    )

@@ -165,9 +165,13 @@ class Block:
     weight_bytes : array
         Kept per micro-batch between the input and the weight gradient where the backward is split: inputs
         of the matrices and gradients of their outputs (`planner.workload.split`).
-    logits_bytes, logits_grad_bytes : array
-        Of the head only: what a micro-batch keeps between the loss and its backward; the gradient
-        of the logits, which exists for one micro-batch at a time.
+    backward_bytes : array
+        Gradients of activations, and of the largest weight where it is no running sum, that the backward of the
+        layer holds at a time.
+    logits_bytes : array
+        Of the head only: what a micro-batch keeps between the loss and its backward.
+    logits_forward_bytes, logits_backward_bytes : array
+        The most of logits and what the loss makes of them, while it runs and while its backward runs.
     exchange_bytes : array
         Of a layer: what context parallelism holds while its attention core runs, and no longer.
     """
@@ -177,10 +181,12 @@ class Block:
     saved_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     saved_full_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     logits_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
-    logits_grad_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     weight_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     saved_op_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     kept_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     rebuilt_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
     pieces: tuple[Piece, ...] = ()
     exchange_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    logits_forward_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    logits_backward_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))
+    backward_bytes: FloatArray = field(default_factory=lambda: np.zeros(()))

@@ -64,6 +64,9 @@ def _joined(found: Block, head: Block, step: Block) -> Block:
         pieces=(*(found.pieces or (Piece(head.saved_bytes),)), Piece(head.saved_bytes), *step.pieces),
         weight_bytes=total("weight_bytes"),
         logits_bytes=np.asarray(found.logits_bytes + head.logits_bytes),
+        # the losses run one after the other: what one makes stands beside what the others keep
+        logits_forward_bytes=np.asarray(found.logits_forward_bytes + head.logits_bytes),
+        logits_backward_bytes=np.asarray(found.logits_backward_bytes + head.logits_bytes),
     )
 
 

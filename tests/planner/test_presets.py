@@ -47,7 +47,7 @@ def test_faults_are_reported_together():
         ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.08", "megatron-bridge"),
         ("NVIDIA Megatron-Bridge performance summary, NeMo container 25.09", "megatron-bridge-26.04"),
         ("NVIDIA Megatron-Bridge performance summary, NeMo container 26.04.01", "megatron-bridge-26.04"),
-        ("Megatron-LM functional-test golden values (x, dev_dgx_a100)", "megatron"),
+        ("Megatron-LM functional-test golden values (x, dev_dgx_a100)", "megatron-defaults"),
         ("MosaicML llm-foundry MPT training benchmarks", "composer"),
         ("torchtitan docs/performance.md 2024 (64 A100)", "fsdp2"),
         ("BigScience BLOOM chronicles-prequel (Jean Zay A100 layout tests)", "bigscience-2022"),

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from hwmodels.cluster import load
 from planner.assemble import dag_groups, group_memory
 from planner.layout import Layout, LayoutBatch, RuleContext, check, split_id
-from planner.memory import verdict
 from planner.model import load as load_model
 from planner.model.shape import from_shape
-from planner.model.spec import Attention, DecoderLayer, ModelSpec, Moe, count
+from planner.model.spec import Attention, DecoderLayer, ModelSpec, Moe
 from planner.plan import Workload
 from planner.presets import get
 from planner.priced import price_model
@@ -95,48 +94,6 @@ def test_stage_sums_of_uneven_splits() -> None:
     assert layer_counts(model, 3, 1, "1f1b", splits)[:, 0, :, 0].tolist() == [[1, 3, 4], [0, 8, 0], [1, 3, 4]]
 
 
-def test_pipeline_memory_of_1f1b_by_hand() -> None:
-    # 8 layers on 4 stages, 8 micro-batches of one sequence: rank r holds 4 - r micro-batches of 2 layers.
-    model, workload = gpt(8), Workload(512, 8, "bf16", "adamw", "generic")
-    found = peak(model, Layout(pp=4, recompute="full"), workload, "dgx-a100:1")
-    row = 512 * 1024 * 2  # one boundary activation
-    # what one full layer saves without dropout in 16 bits: 2(norm in) x2 + 2(qkv in) + 6 + 2 + 2(up in) + 8 + 8
-    # = 32 sbh bytes, and 4 bytes of flash statistics for each of 16 heads and 512 tokens.
-    layer = 32 * 512 * 1024 + 4 * 16 * 512
-    head = 2 * row
-    ids = 512 * 8
-    for rank, flight in enumerate((4, 3, 2, 1)):
-        saved = 2 * row + (ids if rank == 0 else 0) + (head if rank == 3 else 0)
-        assert found["activations"][rank] == pytest.approx(saved * flight + layer, rel=1e-9)
-    assert found["logits"][3] == 512 * 8192 * (2 + 4 + 4)
-    per_layer = count(model.layers[0].parameters(1024))
-    assert found["parameters"][1] == 2 * per_layer * 2
-    assert found["optimizer"][1] == 2 * per_layer * 12
-
-
-def test_pipeline_memory_of_zb_h1_by_hand() -> None:
-    """8 layers on 2 stages, 3 micro-batches.
-
-    0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 and 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2: rank 0 holds two whole, or one whole
-    and one waiting for W; rank 1 one of each, or two waiting.
-    """
-    workload, row = Workload(512, 3, "bf16", "adamw", "generic"), 512 * 1024 * 2
-    ids = 512 * 8
-    layer = 32 * 512 * 1024 + 4 * 16 * 512
-    # Between I and W: inputs (2 + 2 + 2 + 8) sbh and output gradients (6 + 2 + 8 + 2) sbh (arXiv 2401.10241, table 1).
-    late = 32 * 512 * 1024
-    found = peak(gpt(8), Layout(pp=2, schedule="zb-h1"), workload, "dgx-a100:1")["activations"]
-    # The embedding's scatter-add waits with the token ids and a gradient row.
-    whole, waiting = 4 * layer + ids, 4 * late + ids + row
-    assert found[0] == pytest.approx(max(2 * whole, whole + waiting), rel=1e-12)
-    # The head: input (twice, around its norm) whole; its input and the logits' gradient for W.
-    whole, waiting = 4 * layer + 2 * row, 4 * late + row + 512 * 8192 * 2
-    assert found[1] == pytest.approx(max(whole + waiting, 2 * waiting), rel=1e-12)
-    # Recomputation drops what waits for I and cannot drop what waits for W: I has rebuilt it.
-    found = peak(gpt(8), Layout(pp=2, schedule="zb-h1", recompute="full"), workload, "dgx-a100:1")["activations"]
-    assert found[1] == pytest.approx(2 * waiting + layer, rel=1e-12)
-
-
 def test_dualpipe_holds_parameters_gradients_and_optimizer_twice() -> None:
     workload = Workload(512, 8, "bf16", "adamw", "generic")
     once = peak(gpt(8), Layout(pp=4), workload, "dgx-a100:1")
@@ -147,12 +104,6 @@ def test_dualpipe_holds_parameters_gradients_and_optimizer_twice() -> None:
     # Both ends of the model lie on both end ranks, and each direction has a boundary tensor in and out.
     assert twice["logits"].tolist() == [once["logits"][3], 0.0, 0.0, once["logits"][3]]
     assert twice["comm_buffers"] == pytest.approx(2 * once["comm_buffers"])
-
-
-def test_the_verdict_has_three_answers() -> None:
-    assert verdict(50.0, 100.0) == "fits"
-    assert verdict(97.0, 100.0) == "at risk"
-    assert verdict(101.0, 100.0) == "out of memory"
 
 
 @settings(deadline=None, max_examples=30)
@@ -181,4 +132,4 @@ def test_memory_falls_with_sharding_and_recomputation(tp: int, pp: int, stage: i
         kept = peak(
             model, Layout(tp=tp, pp=pp, dp=layout.dp, zero_stage=layout.zero_stage, mbs=mbs), workload, "dgx-a100:2"
         )
-        assert found["activations"][0] <= kept["activations"][0]
+        assert found["activations"][0] <= kept["activations"][0] + 1e-6

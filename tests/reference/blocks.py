@@ -29,6 +29,8 @@ class Block:
     """Between I and W: inputs of the matrices and gradients of their outputs."""
     exchanged: float = 0.0
     """While context parallelism runs the core, and no longer."""
+    working: float = 0.0
+    """Gradients that the backward of a layer holds at a time."""
 
 
 NOTHING = Parts(0.0, 0.0, 0.0)
@@ -352,11 +354,11 @@ def _exchange(rank: Rank, ffn: Moe, copies: float, load: float, uneven: float, s
 
 def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block:
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
-    rank = replace(rank, items=[], gradients=[], plain=plain, section="attention")
+    rank = replace(rank, items=[], gradients=[], updates=[], plain=plain, section="attention")
     saved = _fill_layer(rank, layer)
     outside = saved.attention + saved.feed + saved.other
     block = _finish(rank, outside + saved.core, _inputs(rank, layer, outside), recomputed(rank, layer, saved))
-    return replace(block, exchanged=saved.exchanged)
+    return replace(block, exchanged=saved.exchanged, working=_working(rank, layer))
 
 
 def _row(rank: Rank) -> float:
@@ -395,6 +397,20 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
         other -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
     rows = _expert_rows(rank, layer.ffn) * layer.ffn.n_experts / rank.layout.ep if isinstance(layer.ffn, Moe) else 0.0
     return Saved(attention, core, feed, other, rows, exchanged)
+
+
+def _working(rank: Rank, layer: DecoderLayer) -> float:
+    """At the start of a layer's backward: the residual's gradient, those of the feed-forward's width, one weight's."""
+    ffn, p = layer.ffn, rank.preset
+    if isinstance(ffn, Moe):
+        wide = _expert_rows(rank, ffn) * ffn.n_experts / rank.layout.ep * ffn.ffn_hidden / rank.layout.etp
+    else:
+        wide = rank.tokens * ffn.ffn_hidden / rank.layout.tp if ffn else 0.0
+    total = rank.width * (rank.tokens_sp * rank.hidden + wide * (2 if ffn and ffn.gated else 1))
+    cached = p.transformer_engine and p.fused_grad_accumulation
+    if p.main_grad_buffer and not cached and rank.lora is None:
+        total += rank.width * max(rank.updates)
+    return total
 
 
 def _inputs(rank: Rank, layer: DecoderLayer, saved: float) -> float:
@@ -476,13 +492,13 @@ def _patches(rank: Rank) -> Block:
     return _finish(rank, saved, saved)
 
 
-def head(rank: Rank) -> tuple[Block, float, float]:
-    """Head and prediction steps in one; also the logits' bytes kept and of their gradient.
+def head(rank: Rank) -> tuple[Block, tuple[float, float, float]]:
+    """Head and prediction steps in one; also bytes of logits: kept, most forward, most backward.
 
     A step (DeepSeek-V3, section 2.2): look the next token up, norm both, h and embedding -> h, a layer, the head.
     """
-    rank = replace(rank, items=[], gradients=[])
-    saved, inputs, kept, gradient = _fill_head(rank)
+    rank = replace(rank, items=[], gradients=[], updates=[])
+    saved, inputs, around = _fill_head(rank)
     for item in rank.items:
         item.rerun = "never"
     stays, shares = saved, []
@@ -513,7 +529,7 @@ def head(rank: Rank) -> tuple[Block, float, float]:
         shares.append(policy.share)
         rank.section = ""
         begun = len(rank.items)
-        again, head_inputs, _, _ = _fill_head(rank)
+        again, head_inputs, _ = _fill_head(rank)
         for item in rank.items[begun:]:
             item.rerun = "never"
         own = ids + 2 * _row(rank) + joined
@@ -523,11 +539,13 @@ def head(rank: Rank) -> tuple[Block, float, float]:
         stays += again + (ids + 2 * _row(rank) if whole else own + policy.kept)
     steps = 1 + len(shares)
     behind = Recomputed(lambda i: 0.0 if i.rerun == "never" else shares[0](i), stays, 0.0) if shares else None
-    return _finish(rank, saved, inputs, behind), kept * steps, gradient
+    kept, forward, backward = around  # the losses run one after the other
+    before = kept * (steps - 1)
+    return _finish(rank, saved, inputs, behind), (kept + before, forward + before, backward + before)
 
 
-def _fill_head(rank: Rank) -> tuple[float, float, float, float]:
-    """Final norm, vocabulary-parallel projection and loss; bytes saved, of inputs, of logits and their gradient."""
+def _fill_head(rank: Rank) -> tuple[float, float, tuple[float, float, float]]:
+    """Final norm, vocabulary-parallel projection and loss; bytes saved, of inputs, around the logits."""
     vocab = vocabulary(rank.model.vocab, rank.preset.vocab_multiple, rank.layout.tp) / rank.layout.tp
     logits, w = rank.tokens * vocab, rank.width
     if rank.model.n_classes:
@@ -546,13 +564,16 @@ def _fill_head(rank: Rank) -> tuple[float, float, float, float]:
     if rank.preset.fused_cross_entropy:
         rank.moved("loss", "F", 2 * w * logits, 1, "never")
         rank.moved("loss.grad", "I", 2 * w * logits)
-        kept, gradient = w, w
+        around = (w, w, w if rank.preset.transformer_engine else w + w)
     else:
         # log-softmax reads and writes fp32; its backward reads two and writes one; casts where needed
         cast, n = (0, 2) if w == 4 else (w + 4, 3)
         rank.moved("loss", "F", (4 + 4 + cast) * logits, n, "never")
         rank.moved("loss.grad", "I", (4 + 4 + 4 + cast) * logits, n)
-        kept, gradient = w + 4, 4.0
+        # Megatron turns the fp32 copy into softmax and gradient in place; PyTorch's operators make new tensors.
+        around = (w + 4, w + 4 + (4 if w < 4 else 0), w + 4 + 4 + 4)
+        if rank.preset.in_place_loss:
+            around = (4, w + 4, w + 4 if w < 4 else 4)
     # Maximum, target logit and sum of exponentials of each token.
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
     reads = (1 if rank.model.final_norm else 0) + (1 if rank.lora is None else 0)
@@ -560,11 +581,13 @@ def _fill_head(rank: Rank) -> tuple[float, float, float, float]:
     saved = reads * rank.tokens_sp * rank.hidden * w + more
     inputs = (rank.tokens_kept * rank.hidden * w if rank.lora is None else 0.0) + more
     if rank.preset.split_keeps_graph:  # PyTorch's graph holds the logits as well
-        rank.gradients.append(logits * kept)
-    return saved, inputs, logits * kept, logits * gradient
+        rank.gradients.append(logits * around[0])
+    updated = max(rank.updates) * w if rank.preset.main_grad_buffer and rank.lora is None else 0.0
+    kept, forward, backward = (logits * each for each in around)
+    return saved, inputs, (kept, forward, max(backward, logits * w + updated))
 
 
-def _fill_classifier(rank: Rank) -> tuple[float, float, float, float]:
+def _fill_classifier(rank: Rank) -> tuple[float, float, tuple[float, float, float]]:
     """A matrix on the first token of each sequence and its loss, on every tp rank."""
     w, n = rank.width, rank.layout.mbs
     small = float(n * rank.model.n_classes)
@@ -573,4 +596,4 @@ def _fill_classifier(rank: Rank) -> tuple[float, float, float, float]:
     rank.moved("loss", "F", small * (8 + w), 2, "never")
     rank.moved("loss.grad", "I", small * (12 + w), 2)
     first = n * rank.hidden * w if rank.lora is None else 0.0
-    return _row(rank) + first, first, small * (w + 4), small * 4.0
+    return _row(rank) + first, first, (small * (w + 4), small * (w + 8), small * (w + 12))

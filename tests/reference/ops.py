@@ -76,6 +76,8 @@ class Rank:
     cluster: Cluster
     preset: FrameworkPreset
     items: list[Item] = field(default_factory=list)
+    updates: list[float] = field(default_factory=list)
+    """Elements of each matrix whose gradient is made."""
     splits: bool = False
     """Whether the schedule runs I and W apart: nothing of one hides behind the other then."""
     copies: int = 1
@@ -142,6 +144,7 @@ class Rank:
         if self.lora is None:
             self.gemm(f"{name}.wgrad", "W", n_in, n_out, rows, impl=impl, law=law)
             self.gradients.append(rows * n_out * self.width)
+            self.updates.append(n_in * n_out)
             self.accumulate(name, n_in * n_out)
         elif module in self.lora.modules:
             self.adapter(name, rows, n_in, n_out)

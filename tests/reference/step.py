@@ -26,6 +26,7 @@ from tests.reference.formats import (
     plain_layers,
     scaled_of,
 )
+from tests.reference.memory import Sized, sizes
 from tests.reference.ops import Rank, axis_of, collective, pair, slow_beside
 from tests.reference.recomputed import rebuilt_together
 from tests.reference.timing import Durations, Plan, Played, play
@@ -35,7 +36,7 @@ from tests.reference.timing import Durations, Plan, Played, play
 class Reference:
     """What the reference finds: bytes by category of each pipeline rank, seconds of each virtual stage and the step."""
 
-    memory: list[dict[str, float]]
+    memory: list[Sized]
     forward_s: list[float]
     backward_s: list[float]
     took: Durations
@@ -91,7 +92,6 @@ class _Step:
     def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout):
         self.model, self.cluster, self.workload, self.lay = model, cluster, workload, lay
         self.preset = presets.of(workload)
-        self.vocab = vocabulary(model.vocab, self.preset.vocab_multiple, lay.tp)
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
         dtype = compute_of(workload)
@@ -99,11 +99,15 @@ class _Step:
         self.narrow = scaled_of(workload, self.preset)
         splits = self.schedule.split_backward
         self.one = Rank(model, workload, lay, cluster, self.preset, splits=splits, copies=self.schedule.directions)
-        self.head, self.logits_kept, self.logits_gradient = head(self.one)
+        self.head, self.logits = head(self.one)
         self.embedding = embedding(self.one)
         self.shard = (lay.fsdp or lay.dp) * lay.cp
         self.edp = axis_of(lay, "edp")[0]
         self.expert_shard = max(self.edp // (lay.dp // (lay.fsdp or lay.dp)), 1)
+        self.vocab = vocabulary(model.vocab, self.preset.vocab_multiple, lay.tp)
+        self.split: list[list[DecoderLayer]] = []
+        self.plain_of: list[list[bool]] = []
+        self.ends_of: list[list[Held]] = []
         self.stages = self._stages()
         self.plan = self._plan()
 
@@ -131,6 +135,9 @@ class _Step:
         for number, layers in enumerate(groups * self.schedule.directions):
             s = number % self.length
             blocks, dense, expert = [], Held(), Held()
+            self.split.append(layers)
+            self.plain_of.append(plain[: len(layers)])
+            self.ends_of.append([])
             for layer in layers:
                 key = (layer, plain.pop(0))
                 if key not in made:
@@ -138,19 +145,23 @@ class _Step:
                     made[key] = (decoder_layer(self.one, *key), *sizes)
                 blocks.append(made[key][0])
                 dense, expert = dense + made[key][1], expert + made[key][2]
-            ends = []
+            ends, routed = [], []
             if s == 0:
                 ends.append(self.embedding)
-                dense += self._end(model.embedding_parameters())
+                self.ends_of[-1].append(self._end(model.embedding_parameters()))
             if s == len(groups) - 1:
                 ends.append(self.head)
-                dense += self._end(model.head_parameters())
+                self.ends_of[-1].append(self._end(model.head_parameters()))
                 for layer in model.mtp_used(self.workload.mtp_layers):
                     own, own_expert = held_by_layer(layer, model.hidden, self.workload, lay, False)
-                    dense, expert = dense + own + self._step_extra(), expert + own_expert
+                    routed.append(own_expert)
+                    self.ends_of[-1].append(own + self._step_extra())
                 if (model.tied_embeddings or self.workload.mtp_layers) and lay.pp > 1:
                     n = self.vocab * model.hidden / lay.tp  # its own copy of the shared matrix
-                    dense += Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n)
+                    self.ends_of[-1].append(Held(n, 0.0, 0.0, n) if self.workload.lora is None else Held(n, n))
+            dense = sum(self.ends_of[-1], start=dense)
+            expert = sum(routed, start=expert)
+            self.ends_of[-1] += routed
             together = rebuilt_together(lay, s, len(blocks))
             kept = [b.saved_whole for b in blocks]
             for members in together:
@@ -217,7 +228,7 @@ class _Step:
         experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
         return self.lay.zero_stage == 1 and self.preset.zero1_all_reduce and not experts
 
-    def _sent(self, held: Held) -> float:
+    def sent(self, held: Held) -> float:
         """Bytes of parameters in a gather: everything (ZeRO-3), or what the optimizer changed."""
         lora = self.workload.lora
         packed = self.width
@@ -230,7 +241,7 @@ class _Step:
         return (held.all - held.packed) * self.width + held.packed * packed
 
     def _gather(self, dense: Held, expert: Held, parts: int = 1) -> float:
-        nbytes, of_experts = self._sent(dense) / parts, self._sent(expert) / parts
+        nbytes, of_experts = self.sent(dense) / parts, self.sent(expert) / parts
         if self._whole and self.preset.zero1_broadcast:
             n = self.shard
             return n * self._over("broadcast", "fsdp", nbytes / n)
@@ -405,121 +416,6 @@ class _Step:
         far = (lay.pp - 1) * lay.tp * lay.cp * lay.dp  # from a rank of the first stage to its peer of the last
         return pair(self.cluster, "all_reduce", nbytes, far >= gpn, lay.tp * lay.cp * lay.dp)
 
-    # -- memory ---------------------------------------------------------------------------------
-
-    def _flight(self) -> tuple[list[float], list[int]]:
-        """Activation bytes at each rank's peak, and most micro-batches between a last stage's F and B."""
-        peaks, losses = [], []
-        for r, actions in enumerate(self.schedule.actions(self.lay.pp, self.microbatches, self.lay.vpp)):
-            saved = {s: sum(stage.kept) + sum(b.saved for b in stage.ends)
-                     for s, stage in enumerate(self.stages) if stage.rank == r}  # fmt: skip
-            waiting = {s: sum(b.waiting for b in self.stages[s].blocks) for s in saved}
-            held = peak = 0.0
-            open_last = at_loss = 0
-            for action in actions:
-                s = action.stage
-                held += {
-                    Kind.FORWARD: saved[s],
-                    Kind.BACKWARD: -saved[s],
-                    Kind.BACKWARD_INPUT: waiting[s] - saved[s],
-                    Kind.BACKWARD_WEIGHT: -waiting[s],
-                }[action.kind]
-                if s % self.length == self.length - 1 and action.kind is not Kind.BACKWARD_WEIGHT:
-                    open_last += 1 if action.kind is Kind.FORWARD else -1
-                peak, at_loss = max(peak, held), max(at_loss, open_last)
-            peaks.append(peak)
-            losses.append(at_loss)
-        return peaks, losses
-
-    def _rebuilt(self, rank: int) -> float:
-        """Most that the rank's recomputation rebuilds at a time, beyond whole layers behind it, free by then."""
-        found = [0.0]
-        by_itself = self.lay.recompute in ("selective", "op") or (self.lay.recompute == "full" and
-                                                                  not self.lay.recompute_layers)  # fmt: skip
-        for stage in (s for s in self.stages if s.rank == rank):
-            for members in stage.together:
-                built = sum(stage.layers[i].rebuilt for i in members)
-                behind = range(members[-1] + 1, len(stage.layers))
-                freed = sum(stage.layers[i].saved_whole for i in behind if i not in stage.again)
-                found.append(built if by_itself else built - freed)
-        return max(found)
-
-    def _beside(self, rank: int) -> float:
-        """A forward beside a backward: a micro-batch of a virtual stage more, without a pipeline a layer more."""
-        experts = any(isinstance(layer.ffn, Moe) for layer in self.model.layers)
-        if not (self.preset.moe_exchange_overlap and experts):
-            return 0.0
-        own = [s for s in self.stages if s.rank == rank]
-        if self.lay.pp > 1:
-            return max(sum(b.saved for b in s.blocks) for s in own)
-        return max(b.saved_whole for s in own for b in s.layers)
-
-    def _resident(self, held: Held, shard: float) -> float:
-        """Bytes of parameters: trained and frozen ones outside narrow matrices, and those inside with every copy."""
-        p, w, z3 = self.preset, self.workload, self.lay.zero_stage >= 3
-        main = self.width if w.main_dtype == "bf16" else 4.0
-        trained = self.width if p.compute_copy else main
-        wide = trained if w.lora is None else self.width
-        packed = wide
-        if w.lora is not None and w.lora.base:
-            packed = NF4
-        elif self.narrow and p.compute_copy:
-            q, stays = self.narrow.size, self.narrow.scaling in p.quantised_params
-            if z3:
-                packed = q if stays else self.width
-            else:
-                one = stays and w.lora is not None and self.narrow.scaling in ("delayed", "current")
-                packed = (q if one else 2 * q) if stays else self.width + 2 * q
-        total = held.trained * trained + held.frozen * self.width + held.packed * (packed - wide)
-        return total / (shard if z3 else 1.0)
-
-    def memory(self) -> list[dict[str, float]]:
-        lay, z, w = self.lay, self.lay.zero_stage, self.workload
-        two = self.preset.compute_copy and self.width < 4  # a compute copy and a main copy
-        main = {"fp32": 4.0, "bf16": 0.0, "remainder": 2.0}[w.main_dtype] if two else 0.0
-        states = MOMENTS[w.optimizer] + main
-        whole = self.plan.reduce != "each" and self.microbatches > 1
-        flight, at_loss = self._flight()
-        found = []
-        for r in range(lay.pp):
-            held = [s for s in self.stages if s.rank == r]
-            dense, expert = (sum((getattr(s, n) for s in held), start=Held()) for n in ("dense", "expert"))
-            all_of = dense.trained + expert.trained
-            shared = dense.trained / self.shard + expert.trained / self.expert_shard
-            logits = 0.0
-            if at_loss[r]:
-                logits = at_loss[r] * self.logits_kept + self.logits_gradient
-            moments = states * (shared if z >= 1 else all_of)
-            if w.optimizer == "muon":
-                moments += 4 * dense.other / (self.shard if z >= 1 else 1)
-            found.append(
-                {
-                    "parameters": self._resident(dense, self.shard) + self._resident(expert, self.expert_shard),
-                    "gradients": self.grad * (shared if z >= 2 and not whole else all_of),
-                    "optimizer": moments,
-                    "activations": flight[r] + self._rebuilt(r) + self._beside(r),
-                    "logits": logits,
-                    "comm_buffers": self._buffers(self._sent(dense) + self._sent(expert), all_of),
-                    "context": float(self.cluster.context_bytes),
-                }
-            )
-        return found
-
-    def _buffers(self, sent: float, trained: float) -> float:
-        """Boundary in and out, one gathered activation, gathered parameters and unsharded gradients."""
-        lay, z = self.lay, self.lay.zero_stage
-        boundary = self.one.tokens_sp * self.one.hidden * self.width
-        copies = self.schedule.directions
-        total = (2 * copies * boundary if lay.pp > 1 else 0.0) + (boundary * lay.tp if lay.sp else 0.0)
-        total += max(b.exchanged for s in self.stages for b in s.layers)
-        layers = max(len(self.model.layers) * copies / lay.pp, 1.0)
-        if z >= 3:
-            keeps = lay.pp > 1 or not self.preset.reshard_after_forward
-            total += (sent if keeps else 2 * sent / layers) + trained / layers * self.grad
-        if z == 2:
-            total += min(trained * self.grad, float(self.preset.bucket_bytes))
-        return total
-
 
 def mixing_flops(layer: DecoderLayer, length: float) -> float:
     """Forward FLOPs of a token's scores and values, or of its scan as Megatron-Core's ``hybrid_flops`` has it."""
@@ -570,4 +466,4 @@ def reference(
     step = _Step(model, cluster, workload, layout)
     took, forward, backward = step.time()
     played = play(step.schedule, layout.pp, step.microbatches, layout.vpp, step.plan, took)
-    return Reference(step.memory(), forward, backward, took, played, model_flops(model, workload))
+    return Reference(sizes(step), forward, backward, took, played, model_flops(model, workload))

@@ -10,7 +10,7 @@ import pytest
 from hwmodels.cluster import Cluster
 from planner import presets
 from planner.layout import Layout, RuleContext, faults
-from planner.memory import RISK_MARGIN
+from planner.memory import HEADROOM
 from planner.plan import Workload
 from planner.predict import predict
 from planner.schedule import get as get_schedule
@@ -81,7 +81,7 @@ def test_search_counts_every_candidate_and_finds_the_best() -> None:
     result = search(model, cluster, workload, Space(**AXES), top=5)  # type: ignore[arg-type]
     assert sum(result.dropped.values()) + result.priced == result.considered
 
-    limit = cluster.device.memory_bytes * (1.0 - RISK_MARGIN)
+    limit = cluster.device.memory_bytes * (1.0 - HEADROOM)
     context = RuleContext(model, workload.gbs, workload.seq_len, world, presets.get("generic"))
     considered, too_large, fitting = 0, 0, []
     for values in product(*AXES.values()):
@@ -95,7 +95,7 @@ def test_search_counts_every_candidate_and_finds_the_best() -> None:
         if faults(layout, context):
             continue
         expected = reference(model, cluster, workload, layout)
-        if max(sum(stage.values()) for stage in expected.memory) > limit:
+        if max(sum(stage.by_category.values()) for stage in expected.memory) > limit:
             too_large += 1
         else:
             fitting.append(expected.step_s)

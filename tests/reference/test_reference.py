@@ -42,10 +42,10 @@ def test_state_is_sixteen_bytes_a_parameter_and_zero_divides_it() -> None:
     model, cluster = model_of("gpt"), cluster_of("dgx-a100:1")
     for stage, each in ((0, 16.0), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 16 / 8)):
         workload = replace(FP16, framework="deepspeed")
-        found = reference(model, cluster, workload, Layout(dp=8, zero_stage=stage)).memory[0]
+        found = reference(model, cluster, workload, Layout(dp=8, zero_stage=stage)).memory[0].by_category
         assert found["parameters"] + found["gradients"] + found["optimizer"] == pytest.approx(each * model.parameters)
     workload = replace(FP16, framework="composer")
-    found = reference(model, cluster, workload, Layout(dp=8, zero_stage=3)).memory[0]
+    found = reference(model, cluster, workload, Layout(dp=8, zero_stage=3)).memory[0].by_category
     # one fp32 copy of the weights, fp16 gradients, two moments
     state = found["parameters"] + found["gradients"] + found["optimizer"]
     assert state == pytest.approx((4 + 2 + 8) / 8 * model.parameters)

@@ -146,7 +146,7 @@ def test_blank_cells_take_documented_defaults_and_say_so():
         "zero_stage=0",
         "recompute=none",
         "schedule=1f1b",
-        "vocab=51200",
+        "vocab=50257",
         "network of dgx-a100",
     }
     assert to_case(gpt(framework="nemo", sp=None)).layout.sp == 1

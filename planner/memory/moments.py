@@ -1,0 +1,120 @@
+"""What each pipeline rank holds at the moments that can be its peak, from the schedule's own action list.
+
+A moment is a row of whole numbers that multiplies the bytes of a rank's virtual stages: what waits for its backward,
+what waits for its weight gradient alone, micro-batches between the forward and the backward of the loss. What
+only the action that runs right then needs comes on top. The peak is the largest sum, so that one table serves any
+number of layouts that share (schedule, pp, micro-batches, vpp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.schedule import get as get_schedule
+from planner.schedule.base import Action, Kind, Schedule
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+ACTIONS: tuple[str, ...] = ("forward", "loss", "loss backward", "backward")
+"""What runs at a moment: layers forward, the loss, the loss backward (logits still held), layers backward."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moments:
+    """The moments of one rank.
+
+    Attributes
+    ----------
+    rows : ndarray (k, 2 * chunks + 1)
+        Activations of each virtual stage that wait for B or I (chunks), those that wait for W alone (chunks), and
+        micro-batches between the forward and the backward of their loss (1).
+    actions : ndarray (k,) of int
+        Index into `ACTIONS`: what runs.
+    runs : ndarray (k,) of bool
+        Whether that needs more than is kept (a weight gradient alone does not).
+    """
+
+    rows: FloatArray
+    actions: IntArray
+    runs: NDArray[np.bool_]
+
+
+def equivalent(plan: Schedule, pp: int, microbatches: int, vpp: int) -> int:
+    """A smaller number of micro-batches with the same moments.
+
+    Every schedule but GPipe holds no more than its pipeline is deep and repeats what it does in the steady state,
+    interleaved ones where the micro-batches fill rounds of pp.
+    """
+    if plan.name == "gpipe" or microbatches <= 6 * pp or (plan.interleaved and microbatches % pp):
+        return microbatches
+    return 4 * pp + microbatches % (2 * pp)
+
+
+@lru_cache(maxsize=4096)
+def _moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moments, ...]:
+    plan = get_schedule(schedule)
+    return tuple(_of_rank(plan, order, pp, vpp) for order in plan.actions(pp, microbatches, vpp))
+
+
+def moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moments, ...]:
+    """The moments of every rank; cached."""
+    return _moments(schedule, pp, equivalent(get_schedule(schedule), pp, microbatches, vpp), vpp)
+
+
+def _of_rank(plan: Schedule, order: Sequence[Action], pp: int, vpp: int) -> Moments:
+    """Play a rank's list and note what it holds while each action runs.
+
+    A forward ends with everything saved; a backward begins with it. Of a last stage the loss runs between
+    the two: before it the logits are not there, after its backward they are gone.
+    """
+    chunks, length = plan.chunks(vpp), pp * vpp
+    now = [0] * (2 * chunks + 1)
+    seen: dict[tuple[int, bool], set[tuple[int, ...]]] = {}
+
+    def note(action: str, *, runs: bool = True) -> None:
+        seen.setdefault((ACTIONS.index(action), runs), set()).add(tuple(now))
+
+    for action in order:
+        chunk, last = plan.chunk_of(action.stage, pp), plan.layers_of(action.stage, pp, vpp) == length - 1
+        if action.kind is Kind.FORWARD:
+            now[chunk] += 1
+            note("forward")
+            if last:
+                now[-1] += 1
+                note("loss")
+        elif action.kind is Kind.BACKWARD_WEIGHT:
+            note("backward", runs=False)
+            now[chunks + chunk] -= 1
+        else:
+            if last:
+                note("loss backward")
+                now[-1] -= 1
+            note("backward")
+            now[chunk] -= 1
+            now[chunks + chunk] += action.kind is Kind.BACKWARD_INPUT
+    kept = [(row, *key) for key, rows in seen.items() for row in _largest(rows)]
+    return Moments(
+        np.asarray([row for row, _, _ in kept], dtype=np.float64),
+        np.asarray([action for _, action, _ in kept], dtype=np.int64),
+        np.asarray([runs for _, _, runs in kept], dtype=np.bool_),
+    )
+
+
+def _largest(rows: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Rows that no other one equals or exceeds in every column, sorted."""
+    kept: list[tuple[int, ...]] = []
+    for one in sorted(rows, key=lambda row: (-sum(row), row)):
+        if not any(all(a >= b for a, b in zip(other, one, strict=True)) for other in kept):
+            kept.append(one)
+    return sorted(kept)
+
+
+def by_count(microbatches: IntArray) -> list[tuple[int, IntArray]]:
+    """The distinct numbers of micro-batches, and the layouts that have each."""
+    return [(int(m), np.flatnonzero(microbatches == m)) for m in np.unique(microbatches)]

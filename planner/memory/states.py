@@ -1,0 +1,96 @@
+"""Parameters, gradients and optimizer of each rank: in a step, when loading, at the optimizer step, when saving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner import optimizers
+from planner.elements import Elements, StageElements
+from planner.layout import LayoutBatch
+from planner.plan import Workload
+from planner.presets import FrameworkPreset
+from planner.state import gradient_bytes, main_bytes, state_bytes
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class States:
+    """Bytes of each rank, ndarray (n, pp).
+
+    Attributes
+    ----------
+    parameters, gradients, optimizer : ndarray
+        Held during the whole step.
+    loading : ndarray
+        Beside parameters and optimizer while the model is built.
+    stepping : ndarray
+        Beside all three while the optimizer runs.
+    saving : ndarray
+        Beside all three while a checkpoint is written.
+    """
+
+    parameters: FloatArray
+    gradients: FloatArray
+    optimizer: FloatArray
+    loading: FloatArray
+    stepping: FloatArray
+    saving: FloatArray
+
+
+def states(
+    workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, elements: StageElements, pp: int
+) -> States:
+    """Model state of every rank and what comes beside it, for layouts that share (pp, vpp, schedule)."""
+    shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
+    total = {name: np.zeros((len(layouts), pp)) for name in States.__slots__}
+    for part, shard in zip((elements.dense.by_rank(), elements.expert.by_rank()), shards, strict=True):
+        per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
+        each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}
+        total["parameters"] += part.trained * each["parameters"] + part.frozen * each["frozen"]
+        total["parameters"] += part.packed * each["packed"]
+        total["gradients"] += part.trained * each["gradients"]
+        total["optimizer"] += part.trained * each["optimizer"] + part.other * each["other_optimizer"]
+        owned = part.trained / np.where(layouts.zero_stage >= 1, shard, 1.0)[:, None]
+        total["stepping"] += owned * step_bytes(workload, preset)
+        total["loading"] += _loading(workload, layouts, preset, part, owned)
+        total["saving"] += _saving(layouts, preset, part, elements.weights.gathered)
+    return States(**total)
+
+
+def step_bytes(workload: Workload, preset: FrameworkPreset) -> float:
+    """Bytes a parameter of a rank's share that the optimizer step holds for its duration.
+
+    Narrow gradients beside fp32 main weights are copied to fp32 first (Megatron-Core
+    optimizer/distrib_optimizer.py ``_copy_model_grads_to_main_grads``; DeepSpeed runtime/zero/stage_1_and_2.py,
+    ``single_partition_of_fp32_groups[i].grad``). Eager multi-tensor Adam makes the square root of its second moment for
+    all parameters at once (torch/optim/adam.py ``_multi_tensor_adam``, ``_foreach_sqrt``); fused kernels make nothing.
+    """
+    copies = 4.0 - gradient_bytes(workload, preset) if main_bytes(workload, preset) else 0.0
+    copied = 4.0 if copies > 0.0 and optimizers.MAIN_DTYPES[workload.main_dtype] == 4.0 else 0.0
+    eager = 0.0 if preset.fused_optimizer or not optimizers.get(workload.optimizer).state_bytes else 4.0
+    return copied + eager
+
+
+def _loading(
+    workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, part: Elements, owned: FloatArray
+) -> FloatArray:
+    """Beside parameters and optimizer while the model is built.
+
+    FSDP of modules that were built on the device has every parameter of the rank there, unsharded and in fp32, until it
+    has cut it (`FrameworkPreset.loads_whole`). DeepSpeed keeps zero gradients of its fp32 share while the optimizer
+    makes its states (runtime/zero/stage_1_and_2.py ``initialize_optimizer_states``).
+    """
+    whole = np.where(layouts.zero_stage[:, None] >= 3, part.all * 4.0, 0.0) if preset.loads_whole else 0.0
+    zeros = owned * 4.0 if preset.flat_gradients else 0.0
+    return np.asarray(whole + zeros)
+
+
+def _saving(layouts: LayoutBatch, preset: FrameworkPreset, part: Elements, width: float) -> FloatArray:
+    """Beside everything while a checkpoint is written: unsharded parameters where the framework gathers them."""
+    if not preset.saves_whole:
+        return np.zeros(part.all.shape)
+    return np.asarray(np.where(layouts.zero_stage[:, None] >= 3, part.all * width, 0.0))

@@ -1,0 +1,119 @@
+"""Buffers of communication: pipeline transfers, gathered activations, unsharded layers and gradient buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.elements import StageElements
+from planner.layout import LayoutBatch
+from planner.memory.in_flight import largest
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.precision import recipe_of
+from planner.presets import FrameworkPreset
+from planner.schedule import get as get_schedule
+from planner.state import LocalParameters, block_parameters, gradient_bytes
+from planner.workload.lower import Lowered
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """Bytes of each rank, ndarray (n, pp).
+
+    Attributes
+    ----------
+    buffers : ndarray
+        Held all the time.
+    forward, backward : ndarray
+        Of unsharded layers while one runs forward, and backward with its gradients.
+    """
+
+    buffers: FloatArray
+    forward: FloatArray
+    backward: FloatArray
+
+
+def windows(
+    model: ModelSpec,
+    workload: Workload,
+    layouts: LayoutBatch,
+    lowered: Lowered,
+    elements: StageElements,
+    pp: int,
+    vpp: int,
+    schedule: str,
+    preset: FrameworkPreset,
+) -> Windows:
+    """Communication buffers of layouts that share (pp, vpp, schedule).
+
+    Pipeline: one boundary tensor in and one out, in each direction. Sequence parallel: one gathered activation, in
+    Megatron's global memory buffer, which the scores of its own unfused attention share. ZeRO-2: one bucket of
+    unsharded gradients. Context parallel: what the attention of one layer receives
+    (`planner.workload.context_parallel`).
+    """
+    grad, parts = gradient_bytes(workload, preset), (elements.dense.by_rank(), elements.expert.by_rank())
+    boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
+    pipeline = boundary * (2.0 * get_schedule(schedule).directions if pp > 1 else 0.0)
+    exchanged = np.max([np.broadcast_to(b.exchange_bytes, boundary.shape) for b in lowered.layers], axis=0)
+    gathered = np.maximum(np.where(layouts.sp == 1, boundary * layouts.tp, 0.0), lowered.shared_bytes)
+    trained = sum((part.trained for part in parts), start=np.zeros(parts[0].all.shape)) * grad
+    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(trained, float(preset.bucket_bytes)), 0.0)
+    none = np.zeros(trained.shape)
+    buffers = np.asarray((pipeline + gathered + exchanged)[:, None] + zero2)
+    if not np.any(layouts.zero_stage >= 3):
+        return Windows(buffers, none, none)
+    forward, backward = _unsharded(model, workload, layouts, elements, pp, vpp, schedule, preset)
+    on = layouts.zero_stage[:, None] >= 3
+    return Windows(buffers, np.where(on, forward, 0.0), np.where(on, backward, 0.0))
+
+
+def _unsharded(
+    model: ModelSpec,
+    workload: Workload,
+    layouts: LayoutBatch,
+    elements: StageElements,
+    pp: int,
+    vpp: int,
+    schedule: str,
+    preset: FrameworkPreset,
+) -> tuple[FloatArray, FloatArray]:
+    """Unsharded parameters forward, and with gradients backward, of ZeRO-3: ndarray (n, pp) each.
+
+    A group is a layer; the next one is gathered while it runs, so two stand there. Embedding, final norm and head are
+    the root group, which stays unsharded from its forward to its backward (PyTorch ``fully_shard``: the root does not
+    reshard after forward); its gradients wait for the end of the backward. A layer's gradients stand in the compute
+    dtype, and once more in the dtype of the reduction (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py,
+    ``foreach_reduce``). Where parameters are not freed between uses every layer of the rank stands there.
+    """
+    width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
+    first, kinds, last = block_parameters(model, layouts, workload)
+    weights = elements.weights
+    parts = (elements.dense.by_rank(), elements.expert.by_rank())
+    whole = sum((part.gathered_bytes(weights, whole=True) for part in parts), start=np.zeros(parts[0].all.shape))
+
+    def gathered(block: LocalParameters) -> FloatArray:
+        packed = np.asarray(block.packed_dense + block.packed_expert)
+        return np.asarray(block.all * weights.gathered + packed * (weights.packed_gathered - weights.gathered))
+
+    def trained(block: LocalParameters) -> FloatArray:
+        return np.asarray(block.all - block.frozen_dense - block.frozen_expert)
+
+    layer = largest(model, layouts, [gathered(b) for b in kinds], pp, vpp, schedule)
+    update = largest(model, layouts, [trained(b) for b in kinds], pp, vpp, schedule)
+    n = len(layouts)
+    ends, own = np.zeros((n, pp)), np.zeros((n, pp))
+    plan = get_schedule(schedule)
+    for stage in range(plan.n_stages(pp, vpp)):
+        part, rank = plan.layers_of(stage, pp, vpp), plan.rank_of(stage, pp)
+        for block, here in ((first, part == 0), (last, part == pp * vpp - 1)):
+            ends[:, rank] += np.broadcast_to(gathered(block), (n,)) * here
+            own[:, rank] += np.broadcast_to(trained(block), (n,)) * here
+    kept = pp > 1 or not preset.reshard_after_forward
+    params = whole if kept else np.minimum((1.0 + preset.prefetch_params) * layer + ends, whole)
+    reduced = update * (width + (grad if grad != width else 0.0)) + own * width
+    return np.asarray(params), np.asarray(params + reduced)
