@@ -78,7 +78,7 @@ def detail(
     hardware = hardware_flops(priced.model, workload, layout, formula)
     dtype = recipe_of(workload, priced.preset).forward
     peak = cluster.device.peak(format_of(dtype).peak) * layout.world
-    tokens = workload.gbs * workload.seq_len
+    tokens = workload.gbs * workload.tokens_per_sequence
     lower = float(bounds(group, np.asarray([position]))[0])
     joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world, dtype)
     kwh, co2 = power.per_mtoken(joules, tokens)
@@ -275,7 +275,7 @@ def _training_notes(priced: PricedModel) -> list[str]:
     if work.lora is not None:
         where = ", ".join(work.lora.modules)
         found.append(f"LoRA: rank {work.lora.rank} on {where}; 4 FLOPs instead of 6 for each frozen matrix parameter")
-    if work.documents is not None:
+    if work.documents is not None and work.documents.batching == "packed":
         whole = priced.preset.attention.startswith("unfused")
         how = "the whole sequence, masked: scores are materialised" if whole else f"{work.attended_tokens:.0f} tokens"
         found.append(f"packed documents: attention as over documents of {how}")

@@ -121,7 +121,7 @@ def _ends_flops(model: ModelSpec, workload: Workload, formula: FlopFormula) -> f
     """Forward FLOPs a token outside the decoder layers: head, classifier, patches."""
     per_token = 0.0
     if formula.head and model.n_classes:
-        per_token += 2.0 * model.hidden * model.n_classes / workload.seq_len
+        per_token += 2.0 * model.hidden * model.n_classes / workload.tokens_per_sequence
     elif formula.head:
         per_token += 2.0 * model.hidden * (model.vocab + (model.hidden if model.head_transform else 0))
     if model.patches is not None:
@@ -145,7 +145,7 @@ def model_flops(model: ModelSpec, workload: Workload, formula: FlopFormula = FOR
     for layer in (*model.layers, *model.mtp_used(workload.mtp_layers)):
         per_token += _layer_flops(layer, model, workload, formula)
     per_token += workload.mtp_layers * _prediction_flops(model, formula)
-    return 3.0 * per_token * workload.seq_len * workload.gbs - _not_run(model, workload, formula)
+    return 3.0 * per_token * workload.tokens_per_sequence * workload.gbs - _not_run(model, workload, formula)
 
 
 def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:
@@ -157,7 +157,7 @@ def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> floa
     for layer in (*model.layers, *model.mtp_used(workload.mtp_layers)):
         frozen += _matrix_flops(layer, model.hidden)
         added += 6.0 * count(adapter_weights(layer, model.hidden, workload.lora))
-    return (frozen - added) * workload.seq_len * workload.gbs
+    return (frozen - added) * workload.tokens_per_sequence * workload.gbs
 
 
 def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout, formula: FlopFormula = FORMULA) -> float:
@@ -179,7 +179,7 @@ def hardware_flops(model: ModelSpec, workload: Workload, layout: Layout, formula
             again += _part_again(layer, model.hidden, workload.attended_tokens, layout, formula)
         elif layout.recompute != "none":
             again += _layer_flops(layer, model, workload, formula) + 4.0 * model.hidden**2
-    return model_flops(model, workload, formula) + again * workload.seq_len * workload.gbs
+    return model_flops(model, workload, formula) + again * workload.tokens_per_sequence * workload.gbs
 
 
 def _part_again(layer: DecoderLayer, hidden: int, attended: float, layout: Layout, formula: FlopFormula) -> float:

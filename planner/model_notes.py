@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planner.model.spec import DeltaNet, Mamba1, Mamba2
 from planner.priced import PricedModel
+from planner.training import Workload
 
 _SCANS = {
     Mamba1: "Mamba: the scan is priced by the bytes it moves; where exponentials bound it, it takes longer",
@@ -34,4 +35,18 @@ def model_notes(priced: PricedModel) -> list[str]:
         )
     elif model.mtp_layers:
         found.append(f"the config has {len(model.mtp_layers)} prediction layers, not trained here; --mtp trains them")
-    return found
+    return found + _batching_notes(workload)
+
+
+def _batching_notes(workload: Workload) -> list[str]:
+    """What sequences of unequal length cost; `planner.evaluate` speaks of packed ones."""
+    documents = workload.documents
+    if documents is None or documents.batching == "packed":
+        return []
+    mean = f"{documents.mean_tokens:.0f}"
+    if documents.batching == "padded":
+        share = f"{workload.padding_share:.0%} of the tokens are padding ({mean} of {workload.seq_len} are not)"
+        slower = "run and counted like any other; real tokens go through slower by that share"
+        return [f"padded sequences: {share}, {slower}"]
+    equal = "micro-batches and ranks are taken as equally loaded; no measured evidence for unequal ones"
+    return [f"sequences of {mean} tokens on average without padding: {equal}"]

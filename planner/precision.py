@@ -280,6 +280,11 @@ def workload_faults(workload: Workload, preset: FrameworkPreset, where: str = "w
         elif workload.main_dtype == "remainder" and not preset.compute_copy:
             why = f"{preset.name} keeps no 16-bit copy of the weights that a remainder could complete"
             found.append(Fault(what, spot, why, "main_dtype fp32 or bf16", "main-copy"))
+    thd = workload.documents is not None and workload.documents.batching == "thd"
+    if thd and preset.attention.startswith("unfused"):
+        why = f"{preset.name} runs unfused attention, which masks whole sequences of one length"
+        fix = "batching padded, or a framework with fused attention"
+        found.append(Fault("documents without padding", f"{where}.documents.batching", why, fix, "thd-unfused"))
     if workload.lora is not None and workload.lora.base and wanted.quantised:
         what, why = f"base {workload.lora.base} with precision {wanted.name}", "a 4-bit base is unpacked to 16 bits"
         fix = f"precision {wanted.compute}, or no base"

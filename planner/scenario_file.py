@@ -21,7 +21,7 @@ from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workl
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
 from planner.switches import Switches, normal
-from planner.training import FLOP_FORMULAS, KINDS, MODULES, MOST_MTP
+from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_MTP
 
 MAX = "max"
 NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS}
@@ -201,10 +201,11 @@ class RoutingFile(Strict):
 
 
 class DocumentsFile(Strict):
-    """Lengths of packed documents."""
+    """Lengths of documents and how a batch is made of them."""
 
     mean_tokens: Annotated[float, Field(ge=1)]
     mean_square_tokens2: Annotated[float, Field(ge=1)]
+    batching: Literal[BATCHINGS] = "packed"  # type: ignore[valid-type]
 
 
 class WorkloadFile(Strict):

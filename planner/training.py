@@ -71,9 +71,13 @@ class Lora:
         object.__setattr__(self, "modules", tuple(m for m in MODULES if m in self.modules))
 
 
+Batching = Literal["packed", "padded", "thd"]
+BATCHINGS: tuple[Batching, ...] = ("packed", "padded", "thd")
+
+
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Lengths of the documents that are packed into a sequence. Checked when built.
+    """Lengths of documents and how a batch is made of them. Checked when built.
 
     Attention stays inside a document, so a sequence of S tokens costs S E[L²] / (2 E[L]) causal
     pairs: as many as documents of `attended` = E[L²]/E[L] tokens each (a token lies in a document of
@@ -85,13 +89,22 @@ class Documents:
         E[L], after documents longer than a sequence are cut.
     mean_square_tokens2 : float
         E[L²].
+    batching : {'packed', 'padded', 'thd'}
+        ``packed``: documents fill each sequence of seq_len end to end. ``padded``: a sequence is one document with
+        padding up to seq_len, the longest; padding runs through every kernel. ``thd``: a sequence is one document
+        without padding (Megatron-Core ``PackedSeqParams``, qkv_format thd): a micro-batch has mbs documents, and
+        seq_len only bounds their length.
     """
 
     mean_tokens: float
     mean_square_tokens2: float
+    batching: Batching = "packed"
 
     def __post_init__(self) -> None:
         where = "workload.documents"
+        if self.batching not in BATCHINGS:
+            what, fix = f"batching is {self.batching!r}", " or ".join(BATCHINGS)
+            raise InputError(Fault(what, f"{where}.batching", "", fix))
         if not self.mean_tokens >= 1.0:
             what, why = f"mean_tokens is {self.mean_tokens:g}", "a document has a token"
             raise InputError(Fault(what, f"{where}.mean_tokens", why, "1 or more"))
@@ -102,12 +115,12 @@ class Documents:
             raise InputError(Fault(what, f"{where}.mean_square_tokens2", why, fix))
 
     @classmethod
-    def of(cls, lengths: list[int]) -> Documents:
+    def of(cls, lengths: list[int], batching: Batching = "packed") -> Documents:
         """From a sample of lengths."""
         n = len(lengths)
         if not n:
             raise InputError(Fault("no length is given", "workload.documents", "", "at least one length"))
-        return cls(sum(lengths) / n, sum(length * length for length in lengths) / n)
+        return cls(sum(lengths) / n, sum(length * length for length in lengths) / n, batching)
 
     @property
     def attended_tokens(self) -> float:
@@ -196,8 +209,23 @@ class Workload:
 
     @property
     def attended_tokens(self) -> float:
-        """Tokens of the document that attention runs over: seq_len unless documents are packed."""
-        return float(self.seq_len) if self.documents is None else self.documents.attended_tokens
+        """Tokens of the document that attention runs over: seq_len unless documents are told apart."""
+        if self.documents is None or self.documents.batching == "padded":
+            return float(self.seq_len)
+        return self.documents.attended_tokens
+
+    @property
+    def tokens_per_sequence(self) -> float:
+        """Tokens that a sequence of the batch runs through the model, padding included."""
+        thd = self.documents is not None and self.documents.batching == "thd"
+        return self.documents.mean_tokens if self.documents is not None and thd else float(self.seq_len)
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the tokens that are padding."""
+        if self.documents is None or self.documents.batching != "padded":
+            return 0.0
+        return 1.0 - self.documents.mean_tokens / self.seq_len
 
     def described(self) -> str:
         """What departs from full training on whole sequences in the framework's dtypes, in words; else blank."""
@@ -209,7 +237,9 @@ class Workload:
             found += [f"dropout {self.lora.dropout:g}"] * bool(self.lora.dropout)
             found += [f"base {self.lora.base}"] * bool(self.lora.base)
         if self.documents is not None:
-            found.append(f"documents of {self.documents.mean_tokens:g} tokens (attending {self.attended_tokens:g})")
+            how = f"attending {self.attended_tokens:g}"
+            how += "" if self.documents.batching == "packed" else f", {self.documents.batching}"
+            found.append(f"documents of {self.documents.mean_tokens:g} tokens ({how})")
         found += [f"{self.mtp_layers} prediction steps"] * bool(self.mtp_layers)
         found += [f"gradients {self.grad_dtype}"] * bool(self.grad_dtype)
         found += [f"main weights {self.main_dtype}"] * (self.main_dtype != "fp32")

@@ -27,7 +27,7 @@ DocumentsText = Annotated[
     typer.Option(
         "--documents",
         metavar="MEAN,MEAN_SQUARE",
-        help="Packed documents: mean of their lengths and of the squares, in tokens.",
+        help="Documents: mean of their lengths and of the squares, in tokens; ,padded or ,thd: one a sequence.",
     ),
 ]
 GradDtype = Annotated[str | None, typer.Option("--grad-dtype", help="fp32 or bf16; the framework's if not given.")]
@@ -92,15 +92,21 @@ def lora(text: str) -> Lora:
 
 
 def documents(text: str) -> Documents:
-    """Lengths of packed documents from ``"MEAN,MEAN_SQUARE"``; `InputError` otherwise."""
+    """Lengths of documents from ``"MEAN,MEAN_SQUARE[,BATCHING]"``; `InputError` otherwise."""
     from planner.plan import Documents
+    from planner.training import BATCHINGS
 
+    lengths, _, word = text.partition(",")
+    square, _, word = word.partition(",")
+    batching = next((known for known in BATCHINGS if known == (word.strip() or "packed")), None)
     try:
-        mean, square = (float(part) for part in text.split(","))
+        mean, squares = float(lengths), float(square)
     except ValueError:
-        fix = "--documents 1500,6e6"
-        raise InputError(Fault(f"{text!r} is not two numbers", "--documents", "", fix)) from None
-    return Documents(mean, square)
+        batching = None
+    if batching is None:
+        what, fix = f"{text!r} is not two numbers and a batching", "--documents 1500,6e6 or --documents 1500,6e6,padded"
+        raise InputError(Fault(what, "--documents", f"a batching is {', '.join(BATCHINGS)}", fix))
+    return Documents(mean, squares, batching)
 
 
 def routing(text: str) -> Routing:

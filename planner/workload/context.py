@@ -66,7 +66,7 @@ class Shapes:
     seq: FloatArray
     tokens: FloatArray
     tokens_sp: FloatArray
-    seq_len: int
+    seq_len: float
     attended: float
     recipe: Recipe
     dtype: str
@@ -82,7 +82,7 @@ class Shapes:
         tp, cp = layouts.tp.astype(np.float64), layouts.cp.astype(np.float64)
         sp = np.asarray(layouts.sp == 1)
         sequences = layouts.mbs.astype(np.float64)
-        seq = np.asarray(workload.seq_len / cp)
+        seq = np.asarray(workload.tokens_per_sequence / cp)
         tokens = np.asarray(sequences * seq)
         recipe = recipe_of(workload, preset)
         return cls(
@@ -100,7 +100,7 @@ class Shapes:
             seq=seq,
             tokens=tokens,
             tokens_sp=np.asarray(np.where(sp, tokens / tp, tokens)),
-            seq_len=workload.seq_len,
+            seq_len=workload.tokens_per_sequence,
             attended=workload.attended_tokens,
             recipe=recipe,
             dtype=recipe.compute,

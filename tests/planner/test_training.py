@@ -96,6 +96,30 @@ def test_flops_of_frozen_training_are_four_a_parameter() -> None:
     assert model_flops(llama(), work()) == tokens * (6 * matrices + attention)
 
 
+def test_padded_sequences_run_their_padding_and_thd_ones_do_not() -> None:
+    # documents of 100 and 300 tokens in sequences of 512: 200 on average, 61 % padding
+    lengths, size = [100, 300], 512
+    padded = Workload(size, 8, documents=Documents.of(lengths, "padded"))
+    bare = Workload(size, 8, documents=Documents.of(lengths, "thd"))
+    assert (padded.tokens_per_sequence, padded.attended_tokens) == (512.0, 512.0)
+    assert padded.padding_share == 1.0 - 200.0 / 512.0
+    assert (bare.tokens_per_sequence, bare.attended_tokens, bare.padding_share) == (200.0, 250.0, 0.0)
+    # tokens: linear work is 200/512; attention E[L²] of each sequence = 50,000 pairs against 512²
+    model = llama()
+    matrices = model_flops(model, Workload(1, 1)) - 6 * model.n_layers * pairs(model)
+    assert model_flops(model, bare) == pytest.approx(8 * (200 * matrices + 6 * model.n_layers * pairs(model) * 50_000))
+    assert model_flops(model, padded) == model_flops(model, Workload(size, 8))
+    with pytest.raises(InputError, match="packed or padded or thd"):
+        Documents(100.0, 20_000.0, "ragged")  # type: ignore[arg-type]
+
+
+def pairs(model: ModelSpec) -> float:
+    """heads (d_qk + d_v) of a layer."""
+    a = model.layers[0].softmax
+    assert a is not None
+    return float(a.n_heads * (a.qk_dim + a.v_dim))
+
+
 def test_packed_documents_cost_their_own_pairs() -> None:
     # Documents of 100 and 300 tokens: mean 200, mean square 50,000: as equal ones of 250; S/250 of them: S·250/2 pairs
     documents = Documents.of([100, 300])

@@ -37,7 +37,8 @@ class Core:
         assert layer.softmax is not None
         self.rank, self.a = rank, layer.softmax
         kind, self.inner, self.outer = degrees(rank)
-        packed, whole = rank.workload.documents, float(rank.workload.seq_len)
+        packed, whole = rank.workload.documents, rank.length
+        packed = None if packed and packed.batching == "padded" else packed
         self.document = packed.mean_square_tokens2 / packed.mean_tokens if packed else whole
         self.document = min(self.document, self.a.chunk or self.document)
         self.count = rank.layout.mbs * whole / self.document

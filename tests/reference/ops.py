@@ -96,7 +96,9 @@ class Rank:
         self.narrow: Scaled | None = None if self.plain else scaled_of(self.workload, self.preset)
         self.lora = self.workload.lora
         self.kept_gradient = WIDTH[self.workload.grad_dtype or self.preset.gradient_dtype(self.dtype)]
-        self.seq = self.workload.seq_len / lay.cp
+        packed = self.workload.documents
+        self.length = packed.mean_tokens if packed and packed.batching == "thd" else float(self.workload.seq_len)
+        self.seq = self.length / lay.cp
         self.tokens = lay.mbs * self.seq
         self.tokens_sp = self.tokens / lay.tp if lay.sp else self.tokens
         self.tokens_kept = self.tokens if self.preset.sp_saves_gathered else self.tokens_sp

@@ -443,7 +443,8 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
         p = model.patches
         token += each * model.hidden * p.channels * p.frames * p.patch**2 * p.patches / workload.seq_len
     packed = workload.documents
-    length = packed.mean_square_tokens2 / packed.mean_tokens if packed else workload.seq_len
+    length = packed.mean_square_tokens2 / packed.mean_tokens if packed and packed.batching != "padded" else (
+        workload.seq_len)
     steps = workload.mtp_layers
     token += steps * each * (2.0 * model.hidden**2 + model.hidden * model.vocab)
     for layer in (*model.layers, *model.mtp_used(steps)):
@@ -453,7 +454,8 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
                 token += each * p.n_in * p.n_out * met
         token += 6.0 * adapter_elements(layer, model.hidden, workload, None)
         token += 3.0 * mixing_flops(layer, length)
-    return token * workload.seq_len * workload.gbs
+    each_has = packed.mean_tokens if packed and packed.batching == "thd" else workload.seq_len
+    return token * each_has * workload.gbs
 
 
 def reference(
