@@ -20,12 +20,16 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:
-    """Elements on one rank by virtual stage, each ndarray (n, pp, chunks), as in `LocalParameters`."""
+    """Elements on one rank by virtual stage, each ndarray (n, pp, chunks), as in `LocalParameters`.
+
+    `adapters`: what is trained are adapters, which no narrow format covers; else packed matrices are trained.
+    """
 
     all: FloatArray
     frozen: FloatArray
     packed: FloatArray
     other: FloatArray
+    adapters: bool = False
 
     @property
     def trained(self) -> FloatArray:
@@ -34,16 +38,16 @@ class Elements:
 
     def by_rank(self) -> Elements:
         """Summed over the virtual stages of a rank: ndarray (n, pp)."""
-        return Elements(*(v.sum(axis=2) for v in (self.all, self.frozen, self.packed, self.other)))
+        whole, frozen, packed, other = (v.sum(axis=2) for v in (self.all, self.frozen, self.packed, self.other))
+        return Elements(whole, frozen, packed, other, self.adapters)
 
     def gathered_bytes(self, weights: WeightBytes, *, whole: bool) -> FloatArray:
         """Bytes of these elements in a parameter gather: of all (`whole`, ZeRO-3), or of what an update changed."""
         narrower = weights.packed_gathered - weights.gathered
         if whole:
             return np.asarray(self.all * weights.gathered + self.packed * narrower)
-        if np.any(self.frozen):  # adapters are trained, and they are never packed
-            return np.asarray(self.trained * weights.gathered)
-        return np.asarray(self.all * weights.gathered + self.packed * narrower)
+        trained = np.asarray(self.trained * weights.gathered)
+        return trained if self.adapters else np.asarray(trained + self.packed * narrower)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +78,9 @@ def stage_elements(
         full = [np.broadcast_to(p, (len(layouts),)) for p in parts]
         return over_stages(model, pp, vpp, schedule, layouts.stage_layers, full[:-2], *full[-2:])
 
-    dense = Elements(total("dense"), total("frozen_dense"), total("packed_dense"), total("other_dense"))
+    adapters = workload.lora is not None
+    dense = Elements(total("dense"), total("frozen_dense"), total("packed_dense"), total("other_dense"),
+                     adapters)  # fmt: skip
     none = np.zeros_like(dense.all)
-    expert = Elements(total("expert"), total("frozen_expert"), total("packed_expert"), none)
+    expert = Elements(total("expert"), total("frozen_expert"), total("packed_expert"), none, adapters)
     return StageElements(dense, expert, weight_bytes(workload, preset))

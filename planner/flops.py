@@ -135,6 +135,16 @@ def _prediction_flops(model: ModelSpec, formula: FlopFormula) -> float:
     return 4.0 * model.hidden**2 + (2.0 * model.hidden * model.vocab if formula.head else 0.0)
 
 
+def _vision_flops(model: ModelSpec, workload: Workload) -> float:
+    """FLOPs of a step's images: a frozen tower runs forward alone, its projector is trained but beneath adapters."""
+    if model.vision is None or not workload.images:
+        return 0.0
+    tower, projector = model.vision.forward_flops()
+    full = workload.lora is None
+    passes = (3.0 if workload.vision == "trained" and full else 1.0), (3.0 if full else 1.0)
+    return (passes[0] * tower + passes[1] * projector) * workload.images * workload.gbs
+
+
 def _layer_flops(layer: DecoderLayer, model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:
     return _matrix_flops(layer, model.hidden) + _mixing_flops(layer, workload.attended_tokens, formula)
 
@@ -145,7 +155,8 @@ def model_flops(model: ModelSpec, workload: Workload, formula: FlopFormula = FOR
     for layer in (*model.layers, *model.mtp_used(workload.mtp_layers)):
         per_token += _layer_flops(layer, model, workload, formula)
     per_token += workload.mtp_layers * _prediction_flops(model, formula)
-    return 3.0 * per_token * workload.tokens_per_sequence * workload.gbs - _not_run(model, workload, formula)
+    trained = 3.0 * per_token * workload.tokens_per_sequence * workload.gbs
+    return trained + _vision_flops(model, workload) - _not_run(model, workload, formula)
 
 
 def _not_run(model: ModelSpec, workload: Workload, formula: FlopFormula) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.model.spec import DeltaNet, Mamba1, Mamba2
+from planner.model.spec import DeltaNet, Mamba1, Mamba2, VisionTower
 from planner.priced import PricedModel
 from planner.training import Workload
 
@@ -27,6 +27,8 @@ def model_notes(priced: PricedModel) -> list[str]:
         found.append("attention sinks: a fused kernel that takes them is assumed, at its speed without")
     if any(not a.causal for a in softmax):
         found.append("encoder: attention in both directions, every pair is run; no measured evidence")
+    if model.vision is not None:
+        found.append(_vision_note(model.vision, workload))
     if workload.mtp_layers:
         own = "its config has" if model.mtp_layers else "its config has none; they are built like the last layer:"
         count = len(model.mtp_layers) if model.mtp_layers else workload.mtp_layers
@@ -36,6 +38,15 @@ def model_notes(priced: PricedModel) -> list[str]:
     elif model.mtp_layers:
         found.append(f"the config has {len(model.mtp_layers)} prediction layers, not trained here; --mtp trains them")
     return found + _batching_notes(workload)
+
+
+def _vision_note(tower: VisionTower, workload: Workload) -> str:
+    """What of a multimodal model is run."""
+    if not workload.images:
+        return "vision tower: not part of this run, text alone is trained; --images states images of a sequence"
+    how = "trained" if workload.vision == "trained" else "frozen, its projector trained"
+    each = f"{workload.images:g} images of {tower.patch.patches} patches and {tower.image_tokens} tokens a sequence"
+    return f"vision tower ({tower.note}) on the first stage: {how}; {each}; no measured evidence"
 
 
 def _batching_notes(workload: Workload) -> list[str]:

@@ -24,6 +24,7 @@ from planner.price import BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
 from planner.workload.op import Block
 from planner.workload.recompute import kept_bytes, rebuilt_bytes
+from planner.workload.vision import require_images
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -72,10 +73,12 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     Raises
     ------
     hwmodels.errors.InputError
-        Where the framework or the device does not have the workload's precision, with the nearest that it has.
+        Where the framework or the device does not have the workload's precision, with the nearest that it has; where
+        the model does not take the workload's images.
     """
     preset = preset_of(workload)
     require(workload, preset, cluster.device)
+    require_images(model, workload)
     model = with_plain_ends(model, recipe_of(workload, preset))
     first, inverse = layouts.distinct(BLOCK_KEYS)
     distinct = layouts.take(first).with_cp_kind(preset.cp_kind)

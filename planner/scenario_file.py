@@ -21,7 +21,7 @@ from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workl
 from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
 from planner.switches import Switches, normal
-from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_MTP
+from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_IMAGES, MOST_MTP, VISIONS
 
 MAX = "max"
 NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS}
@@ -225,6 +225,8 @@ class WorkloadFile(Strict):
     grad_dtype: Literal["", "fp32", "bf16"] = ""
     main_dtype: Literal["fp32", "bf16", "remainder"] = "fp32"
     mtp_layers: Annotated[int, Field(ge=0, le=MOST_MTP)] = 0
+    images: Annotated[float, Field(ge=0, le=MOST_IMAGES)] = 0.0
+    vision: Literal[VISIONS] = "frozen"  # type: ignore[valid-type]
     flop_formula: Literal[FLOP_FORMULAS] = "full"  # type: ignore[valid-type]
     switches: Annotated[Any, PlainValidator(_switches, json_schema_input_type=dict[str, str])] = ()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from planner import optimizers
 from planner.adapters import adapter_weights, linear_weights
 from planner.layout import LayoutBatch
-from planner.model.spec import DecoderLayer, ModelSpec, Parameter, Weight
+from planner.model.spec import DecoderLayer, ModelSpec, Parameter, VisionTower, Weight
 from planner.plan import Workload
 from planner.precision import BYTES, gradient_dtype, recipe_of
 from planner.presets import FrameworkPreset
@@ -257,9 +257,25 @@ def block_parameters(
     else:
         ends = (replace(block, frozen_dense=block.dense) for block in (embedding, head))
     first, last = ends
+    if model.vision is not None and workload.images:
+        first = _joined(first, _vision_parameters(model.vision, layouts, workload))
     for layer in model.mtp_used(workload.mtp_layers):
         last = _joined(last, _prediction_parameters(model, layer, layouts, workload))
     return first, layers, last
+
+
+def _vision_parameters(tower: VisionTower, layouts: LayoutBatch, workload: Workload) -> LocalParameters:
+    """Local parameters of a vision tower and its projector; the tower is frozen unless it is trained too."""
+    encoder = local_parameters(tower.tower_parameters(), layouts).dense
+    projector = local_parameters(tower.projector_parameters(), layouts).dense
+    none = np.zeros_like(encoder)
+    if workload.lora is not None:
+        both = np.asarray(encoder + projector)
+        return LocalParameters(both, none, frozen_dense=both)
+    if workload.vision == "trained":
+        both = np.asarray(encoder + projector)
+        return LocalParameters(both, none, other_dense=both)
+    return LocalParameters(np.asarray(encoder + projector), none, frozen_dense=encoder, other_dense=projector)
 
 
 def _prediction_parameters(

@@ -24,6 +24,9 @@ MOST_RANK = 1024
 MOST_MTP = 8
 """Most multi-token-prediction steps: far beyond the one that published models train."""
 
+MOST_IMAGES = 65_536
+VISIONS: tuple[str, ...] = ("frozen", "trained")
+
 FLOP_FORMULAS: tuple[str, ...] = ("full", "causal", "full-no-head", "causal-no-head")
 """What MFU may count (`planner.flops`)."""
 
@@ -159,6 +162,10 @@ class Workload:
         config of the model holds.
     flop_formula : str
         What counts as model FLOPs: a name of `planner.flops.FORMULAS`.
+    images : float
+        Images of a sequence, whose tokens are part of its seq_len; 0 trains on text alone, without the tower.
+    vision : {'frozen', 'trained'}
+        Whether the tower is trained with its projector, or the projector alone.
     switches : tuple of (name, word)
         Fields of the framework preset that this run sets otherwise (`planner.switches`).
     """
@@ -177,6 +184,8 @@ class Workload:
     routing: Routing = Routing()
     mtp_layers: int = 0
     flop_formula: str = "full"
+    images: float = 0.0
+    vision: str = "frozen"
 
     def __post_init__(self) -> None:
         faults = []
@@ -191,6 +200,11 @@ class Workload:
         if self.flop_formula not in FLOP_FORMULAS:
             fix = " or ".join(FLOP_FORMULAS)
             faults.append(Fault(f"flop_formula is {self.flop_formula!r}", "workload.flop_formula", "", fix))
+        if not 0.0 <= self.images <= MOST_IMAGES:
+            why = f"images of a sequence are a number up to {MOST_IMAGES}"
+            faults.append(Fault(f"images is {self.images:g}", "workload.images", why, "1"))
+        if self.vision not in VISIONS:
+            faults.append(Fault(f"vision is {self.vision!r}", "workload.vision", "", " or ".join(VISIONS)))
         if self.kind not in KINDS:
             faults.append(Fault(f"kind is {self.kind!r}", "workload.kind", "", " or ".join(KINDS)))
         if self.lora is not None and self.kind != "lora":
@@ -241,6 +255,7 @@ class Workload:
             how += "" if self.documents.batching == "packed" else f", {self.documents.batching}"
             found.append(f"documents of {self.documents.mean_tokens:g} tokens ({how})")
         found += [f"{self.mtp_layers} prediction steps"] * bool(self.mtp_layers)
+        found += [f"{self.images:g} images a sequence, tower {self.vision}"] * bool(self.images)
         found += [f"gradients {self.grad_dtype}"] * bool(self.grad_dtype)
         found += [f"main weights {self.main_dtype}"] * (self.main_dtype != "fp32")
         found += [described(self.switches)] * bool(self.switches)

@@ -37,6 +37,10 @@ Flops = Annotated[
     str | None,
     typer.Option("--flops", metavar="NAME", help="What MFU counts: full, causal, full-no-head or causal-no-head."),
 ]
+Images = Annotated[
+    str | None,
+    typer.Option("--images", metavar="N[,trained]", help="Images of a sequence; ,trained trains the tower as well."),
+]
 Switch = Annotated[
     list[str] | None,
     typer.Option(
@@ -138,6 +142,15 @@ def routing(text: str) -> Routing:
     return Routing(**given)
 
 
+def images(text: str) -> dict[str, Any]:
+    """Images of a sequence and what of the tower is trained, from ``"2"`` or ``"2,trained"``."""
+    number, _, word = (part.strip() for part in text.partition(","))
+    try:
+        return {"images": float(number), "vision": word or "frozen"}
+    except ValueError:
+        raise InputError(Fault(f"{text!r} is no number of images", "--images", "", "--images 1")) from None
+
+
 def switches(pairs: list[str]) -> Switches:
     """Switches from ``NAME=VALUE`` words; `InputError` with every one that is none."""
     from planner.switches import normal
@@ -163,6 +176,7 @@ def stated(
     load: str | None = None,
     mtp: int | None = None,
     formula: str | None = None,
+    pictures: str | None = None,
 ) -> dict[str, Any]:
     """The options that were given, read; None where not given. Adapters mean that only they are trained.
 
@@ -185,6 +199,7 @@ def stated(
         "lora": read(lora, adapters), "documents": read(documents, lengths),
         "grad_dtype": grad_dtype, "main_dtype": main_dtype, "switches": read(switches, switch),
         "routing": read(routing, load), "mtp_layers": mtp, "flop_formula": formula,
+        **(read(images, pictures) or {"images": None, "vision": None}),
     }  # fmt: skip
     if faults:
         raise InputError(faults)

@@ -43,6 +43,7 @@ def predict(
     routing: training.RoutingText = None,
     mtp: training.Mtp = None,
     flops: training.Flops = None,
+    images: training.Images = None,
     tp: lay.Tp = None,
     sp: lay.Sp = None,
     cp: lay.Cp = None,
@@ -79,7 +80,7 @@ def predict(
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
-        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops),
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops, images),
     }  # fmt: skip
     if plan is not None:
         lay.not_with_plan(model=model, **stated, **degrees)

@@ -47,6 +47,7 @@ def search(
     routing: training.RoutingText = None,
     mtp: training.Mtp = None,
     flops: training.Flops = None,
+    images: training.Images = None,
     tp: Annotated[Range, _range("--tp", "Tensor parallel degrees to try.")] = None,
     sp: Annotated[Range, _range("--sp", "Sequence parallelism: 0, 1 or 0,1.")] = None,
     cp: Annotated[Range, _range("--cp", "Context parallel degrees (1 if not given).")] = None,
@@ -93,7 +94,7 @@ def search(
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
-        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops),
+        **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops, images),
     }  # fmt: skip
     problem = problem_of(scenario, model, cluster, stated, space_of(space), objective, top)
     _no_such_rows([number for number in save or [] if not 1 <= number <= problem.top], problem.top)

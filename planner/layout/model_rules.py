@@ -66,3 +66,23 @@ def explain_recurrent_context(lay: Layout, ctx: RuleContext) -> tuple[str, str, 
         "context parallelism runs the whole sequence over a share of the heads on each rank",
         choices(divisors(max(heads // lay.tp, 1), 64), "cp"),
     )
+
+
+def vision_split(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
+    """Whether tp divides heads and feed-forward width of a vision tower, where images come in."""
+    tower = ctx.model.vision
+    if tower is None or ctx.workload is None or not ctx.workload.images:
+        return np.ones(np.shape(b.tp), dtype=np.bool_)
+    tp = np.maximum(b.tp, 1)
+    return np.asarray((tower.attention.n_heads % tp == 0) & (tower.ffn.ffn_hidden % tp == 0))
+
+
+def explain_vision_split(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
+    """What breaks ``tp-vision``, why, and what would work."""
+    tower = ctx.model.vision
+    heads, width = (tower.attention.n_heads, tower.ffn.ffn_hidden) if tower is not None else (1, 1)
+    return (
+        f"tp={lay.tp} does not divide the vision tower's {heads} heads and width of {width}",
+        "the tower is split over tp like any encoder",
+        choices([d for d in divisors(heads) if width % d == 0], "tp"),
+    )

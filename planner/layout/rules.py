@@ -212,6 +212,12 @@ RULES: tuple[Rule, ...] = (
         ("degrees-positive", "tp-recurrent"),
     ),
     Rule(
+        "tp-vision",
+        "tp divides heads and feed-forward width of a vision tower that images go through.",
+        model_rules.vision_split,
+        model_rules.explain_vision_split,
+    ),
+    Rule(
         "sp-needs-tp",
         "Sequence parallel needs a tensor-parallel group.",
         lambda b, c: np.asarray((b.sp == 0) | (b.tp > 1)),

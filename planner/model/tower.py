@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planner.model.attention import Attention
 from planner.model.ends import FrozenBlock, PatchEmbedding
 from planner.model.feedforward import Mlp
 from planner.model.weights import Parameter, Vector, Weight, count
+
+
+def _products(parameters: Iterable[Parameter]) -> float:
+    """FLOPs of one row in the matrices among the given parameters."""
+    return sum(2.0 * p.n_in * p.n_out for p in parameters if isinstance(p, Weight))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,13 @@ class VisionTower:
     def projector_parameters(self) -> tuple[Parameter, ...]:
         """Of all copies of the projector."""
         return (*self.projector * self.mergers, Vector("projector_other", self.projector_other))
+
+    def forward_flops(self) -> tuple[float, float]:
+        """FLOPs of one image in the encoder, and in the projector: matrices and full attention."""
+        a, patch = self.attention, self.patch
+        layer = _products(self.layer_parameters()) + 2.0 * patch.tokens * a.n_heads * (a.qk_dim + a.v_dim)
+        encoder = patch.tokens * self.n_layers * layer + patch.patches * _products(patch.parameters(self.hidden))
+        return encoder, self.image_tokens * self.mergers * _products(self.projector)
 
     def blocks(self) -> tuple[FrozenBlock, ...]:
         """Both parts with their sizes."""

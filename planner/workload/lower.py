@@ -22,6 +22,7 @@ from planner.workload.prediction import with_prediction
 from planner.workload.recompute import SavedParts, pieces, saved_by_op, tagged
 from planner.workload.split import layer_inputs, output_gradients
 from planner.workload.state_space import mixer_ops
+from planner.workload.vision import with_images
 from planner.workload.working import backward_bytes, loss_bytes, score_buffer_bytes, weight_gradient_bytes
 
 FloatArray = NDArray[np.float64]
@@ -55,7 +56,10 @@ def lower(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: Fr
     head = with_prediction(
         _head(s), further, s, lambda layer: _layer(layer, 0, s), lambda name: _norm_ops(name, s)
     )
-    return Lowered(_embedding(s), blocks, head, boundary, score_buffer_bytes(model, s))
+    embedding = _embedding(s)
+    if model.vision is not None and workload.images:
+        embedding = with_images(embedding, model.vision, workload, s, lambda layer, inside: _layer(layer, 0, inside))
+    return Lowered(embedding, blocks, head, boundary, score_buffer_bytes(model, s))
 
 
 def _norm_ops(name: str, s: Shapes) -> list[Op]:

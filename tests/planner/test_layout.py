@@ -28,6 +28,7 @@ from planner.layout import (
     with_defaults,
 )
 from planner.layout.splits import megatron_split
+from planner.model import load
 from planner.model.shape import from_shape
 from planner.model.spec import Attention, DecoderLayer, Mamba1, Mamba2, Mlp, ModelSpec
 from planner.plan import Workload
@@ -54,6 +55,7 @@ NARROW = from_shape(name="narrow", layers=4, hidden=96, heads=12, ffn_hidden=90,
 # one layer of Mamba-2 with 6 heads in 2 groups, and one of Mamba
 RECURRENT = ModelSpec("recurrent", "mamba2", 96, 128, (DecoderLayer(Mamba2(6, 32, 2, 16, 4), None, n_norms=1),) * 4)
 SCAN = ModelSpec("scan", "mamba", 96, 128, (DecoderLayer(Mamba1(192, 16, 4, 6), None, n_norms=1),) * 4)
+SEEING = RuleContext.of(load("qwen3-vl-30b-a3b")[0], Workload(4096, 32, images=1.0), 32)
 SHARED = from_shape(
     name="shared",
     layers=4,
@@ -190,6 +192,8 @@ CASES = (
     Case("precision-rows", Layout(cp=4), "multiple of 512", Layout(cp=2, dp=2), precise(4, "fp8-block", "adamw")),
     Case("optimizer-whole-matrices", Layout(dp=2, zero_stage=2), "zero_stage<=1", Layout(dp=2, zero_stage=1),
          precise(2, "bf16", "muon")),
+    # a tower of 16 heads and 4304 features; the text has 32 heads
+    Case("tp-vision", Layout(tp=32, sp=1), "tp in 1, 2, 4, 8, 16", Layout(tp=16, sp=1, dp=2), SEEING),
     Case("tp-recurrent", Layout(tp=4), "tp in 1, 2", Layout(tp=2, dp=2), on(4, RECURRENT)),
     Case("cp-recurrent", Layout(cp=4), "cp=1", Layout(dp=4), on(4, SCAN)),
     # 6 heads over tp 1 and cp 4

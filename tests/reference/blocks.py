@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from planner.model.spec import DecoderLayer, LatentAttention, Mamba1, Mlp, Moe, Weight
+from planner.model.spec import DecoderLayer, LatentAttention, Mamba1, Mlp, ModelSpec, Moe, Weight
 from tests.reference.exchange import Core, Exchanged, degrees
 from tests.reference.mixers import mixer
 from tests.reference.ops import Parts, Rank
@@ -454,6 +454,7 @@ def embedding(rank: Rank) -> Block:
         rank.moved("positions", "F", row * (3 * rank.width + mask), 2)
         if trained:
             rank.moved("positions.grad", "I", row * (2 * rank.width + mask))
+    seen = _images(rank)
     normed = 0.0
     if rank.model.embedding_norm:
         start = len(rank.items)
@@ -462,10 +463,10 @@ def embedding(rank: Rank) -> Block:
             rank.items = [i for n_, i in enumerate(rank.items) if n_ < start or i.way != "I"]
         normed = _row(rank)
     if not trained:
-        return _finish(rank, 0.0, 0.0)
+        return _finish(rank, seen, seen)
     # The scatter-add reads the token numbers and the gradient of every row.
     rank.gradients.append(n)
-    return _finish(rank, 8.0 * rank.tokens + row * mask + normed, 8.0 * rank.tokens)
+    return _finish(rank, 8.0 * rank.tokens + row * mask + normed + seen, 8.0 * rank.tokens + seen)
 
 
 def vocabulary(rows: int, multiple: int, tp: int) -> int:
@@ -473,6 +474,58 @@ def vocabulary(rows: int, multiple: int, tp: int) -> int:
     while multiple and rows % (multiple * tp):
         rows += 1
     return rows
+
+
+def _images(rank: Rank) -> float:
+    """Tower and projector of the images of a micro-batch; returns the bytes saved."""
+    tower, work, lay, w = rank.model.vision, rank.workload, rank.layout, rank.width
+    if tower is None or not work.images:
+        return 0.0
+    images = lay.mbs * work.images / lay.cp
+    trained, full = work.vision == "trained" and rank.lora is None, rank.lora is None
+    alone = replace(lay, sp=0, cp=1, recompute="none", recompute_modules=(), recompute_layers=(), mbs=images)
+    spec = ModelSpec("tower", "vision", tower.hidden, 0, (), norm="layer", norm_bias=True)
+    inside = replace(
+        rank, model=spec, layout=alone, items=[], gradients=[],
+        workload=replace(work, seq_len=tower.patch.patches, documents=None, lora=None, kind="pretrain", images=0.0),
+    )  # fmt: skip
+    made = _fill_layer(inside, DecoderLayer(tower.attention, tower.ffn, norm="layer", norm_bias=True))
+    layer = made.attention + made.core + made.feed + made.other
+    for item in inside.items:
+        item.seconds, item.launches = item.seconds * tower.n_layers, item.launches * tower.n_layers
+    inside.gradients = [g * tower.n_layers for g in inside.gradients]
+    pixels, rows = float(tower.patch.channels * tower.patch.frames * tower.patch.patch**2), images * tower.patch.patches
+    begun = len(inside.items)
+    inside.moved("cut", "F", 2 * w * rows * pixels)
+    inside.linear("patch", rows, pixels, float(tower.hidden), high=True)
+    inside.items = [i for n, i in enumerate(inside.items) if n < begun or i.way != "I"]
+    mask = 1.0 if rank.preset.dropout else 0.0
+    inside.moved("positions", "F", rows * tower.hidden * (3 * w + mask), 2)
+    inside.moved("positions.grad", "I", rows * tower.hidden * (2 * w + mask))
+    saved = 0.0
+    if trained:
+        rank.gradients += inside.gradients
+        saved = tower.n_layers * layer + w * rows * pixels + mask * rows * tower.hidden
+    rank.items += [i for i in inside.items if trained or i.way == "F"]
+    start, rows = len(rank.items), images * (tower.patch.patches // tower.merged)
+    for _ in range(tower.mergers):
+        for n, weight in enumerate(tower.projector):
+            before = len(rank.items)
+            rank.linear(f"projector{n}", rows, rank.rows_in(weight), rank.columns(weight), high=True)
+            if n == 0 and not trained:
+                rank.items = [i for k, i in enumerate(rank.items) if k < before or i.way != "I"]
+            saved += w * rows * rank.rows_in(weight) if full else 0.0
+            if weight.shard == "row":
+                rank.collective("projector", "F", "all_reduce", "tp", w * rows * rank.hidden)
+            if n < len(tower.projector) - 1:
+                rank.moved("projector gelu", "F", 2 * w * rows * rank.columns(weight))
+                rank.moved("projector gelu.grad", "I", 3 * w * rows * rank.columns(weight))
+                saved += w * rows * rank.columns(weight) if full else 0.0
+        for way in ("F", "I"):
+            rank.moved("merge", way, 2 * w * rows * rank.hidden)
+    if not full:
+        rank.items = [i for k, i in enumerate(rank.items) if k < start or i.way == "F"]
+    return saved
 
 
 def _patches(rank: Rank) -> Block:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from planner.model.spec import Attention, DecoderLayer, DeltaNet, Mamba1, Mamba2, Mlp, ModelSpec, Moe, PatchEmbedding
+from planner.model.spec import (
+    Attention,
+    DecoderLayer,
+    DeltaNet,
+    Mamba1,
+    Mamba2,
+    Mlp,
+    ModelSpec,
+    Moe,
+    PatchEmbedding,
+    VisionTower,
+    Weight,
+)
 
 H, VOCAB = 512, 4096
 
@@ -61,4 +73,18 @@ def bert() -> ModelSpec:
     )  # fmt: skip
 
 
-SMALL = {"vit-like": vit, "bert-like": bert, "hybrid": hybrid, "jamba-like": jamba, "delta": delta, "mixed": mixed}
+def seeing() -> ModelSpec:
+    """A text model behind a tower over 64 patches, whose projector makes 16 tokens of them."""
+    a = Attention(4, 4, 64, qkv_bias=True, out_bias=True, causal=False, rotary=False)
+    tower = VisionTower(
+        256, 3, a, Mlp(1024, False, True, "gelu"), PatchEmbedding(3, 16, 64, 64), 512, 4,
+        (Weight("fc1", 1024, 1024, "column", True), Weight("fc2", 1024, H, "row", True)), 2, 512,
+    )  # fmt: skip
+    layer = DecoderLayer(Attention(8, 4, 64), Mlp(1024))
+    return ModelSpec("seeing", "llama", H, VOCAB, (layer,) * 4, vision=tower)
+
+
+SMALL = {
+    "seeing": seeing, "vit-like": vit, "bert-like": bert, "hybrid": hybrid, "jamba-like": jamba, "delta": delta,
+    "mixed": mixed,
+}  # fmt: skip

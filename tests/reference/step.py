@@ -8,7 +8,7 @@ from hwmodels import kernels
 from hwmodels.cluster import Cluster
 from planner import presets, schedule
 from planner.layout import Layout
-from planner.model.spec import DecoderLayer, DeltaNet, Mamba1, Mamba2, ModelSpec, Moe, Weight
+from planner.model.spec import DecoderLayer, DeltaNet, Mamba1, Mamba2, ModelSpec, Moe, VisionTower, Weight
 from planner.plan import Workload
 from planner.schedule import Kind, Schedule
 from tests.reference.blocks import Block, decoder_layer, embedding, head, vocabulary
@@ -126,6 +126,18 @@ class _Step:
             return Held(matrix + norms, matrix + norms, matrix, 0.0)
         return Held(matrix + norms, 0.0, matrix, norms)
 
+    def _seeing(self) -> Held:
+        """Tower and projector, split over tp; the tower is frozen unless it is trained."""
+        tower, work = self.model.vision, self.workload
+        if tower is None or not work.images:
+            return Held()
+        encoder, projector = (sum(elements(p, self.lay) for p in part) for part in (
+            tower.tower_parameters(), tower.projector_parameters()))
+        if work.lora is not None:
+            return Held(encoder + projector, encoder + projector)
+        frozen = 0.0 if work.vision == "trained" else encoder
+        return Held(encoder + projector, frozen, 0.0, encoder + projector - frozen)
+
     def _stages(self) -> list[_Stage]:
         lay, model, made = self.lay, self.model, {}
         found, groups = [], layers_of_stages(model, lay.pp * lay.vpp, lay.stage_layers)
@@ -148,7 +160,7 @@ class _Step:
             ends, routed = [], []
             if s == 0:
                 ends.append(self.embedding)
-                self.ends_of[-1].append(self._end(model.embedding_parameters()))
+                self.ends_of[-1].append(self._end(model.embedding_parameters()) + self._seeing())
             if s == len(groups) - 1:
                 ends.append(self.head)
                 self.ends_of[-1].append(self._end(model.head_parameters()))
@@ -238,7 +250,8 @@ class _Step:
             packed = self.narrow.size
         if lora is not None and self.lay.zero_stage < 3:
             return held.trained * self.width
-        return (held.all - held.packed) * self.width + held.packed * packed
+        changed = held.all if self.lay.zero_stage >= 3 else held.trained
+        return (changed - held.packed) * self.width + held.packed * packed
 
     def _gather(self, dense: Held, expert: Held, parts: int = 1) -> float:
         nbytes, of_experts = self.sent(dense) / parts, self.sent(expert) / parts
@@ -372,7 +385,7 @@ class _Step:
         if self.lay.zero_stage < 3 or not self.preset.shard_copies or self.plan.unshard == "none":
             return none, none
         k, device = self.plan.buckets, self.cluster.device
-        moved = [2 * (self._sent(s.dense) + self._sent(s.expert)) / k for s in self.stages]
+        moved = [2 * (self.sent(s.dense) + self.sent(s.expert)) / k for s in self.stages]
         made = [(s.dense.trained + s.expert.trained) / k * (self.width + self.grad) for s in self.stages]
         out, into = ([float(kernels.memory_seconds(device, n).mid) for n in each] for each in (moved, made))
         return out, into
@@ -431,6 +444,15 @@ def mixing_flops(layer: DecoderLayer, length: float) -> float:
     return 0.0
 
 
+def seen_flops(tower: VisionTower) -> tuple[float, float]:
+    """Forward FLOPs of an image: 8 h² + 4 h f a token and layer, full attention, patches; and the projector."""
+    h, n = tower.hidden, tower.patch.tokens
+    layer = 8.0 * h * h + 4.0 * h * tower.ffn.ffn_hidden + 4.0 * n * h
+    pixels = tower.patch.channels * tower.patch.frames * tower.patch.patch**2
+    projector = sum(2.0 * p.n_in * p.n_out for p in tower.projector) * tower.mergers
+    return n * tower.n_layers * layer + 2.0 * tower.patch.patches * pixels * h, tower.image_tokens * projector
+
+
 def model_flops(model: ModelSpec, workload: Workload) -> float:
     """6 FLOPs a token for each matrix parameter it meets, and attention over the whole document (PaLM, appendix B).
 
@@ -454,6 +476,11 @@ def model_flops(model: ModelSpec, workload: Workload) -> float:
                 token += each * p.n_in * p.n_out * met
         token += 6.0 * adapter_elements(layer, model.hidden, workload, None)
         token += 3.0 * mixing_flops(layer, length)
+    if model.vision is not None and workload.images:
+        encoder, projector = seen_flops(model.vision)
+        full = workload.lora is None
+        tower_passes = 3 if workload.vision == "trained" and full else 1
+        token += (tower_passes * encoder + (3 if full else 1) * projector) * workload.images / workload.seq_len
     each_has = packed.mean_tokens if packed and packed.batching == "thd" else workload.seq_len
     return token * each_has * workload.gbs
 
