@@ -54,6 +54,12 @@ HARDWARE: dict[tuple[str, int], Hardware] = {
 """(GPU name, memory label in GB) -> catalog. Several labels of one name: the nearest is taken,
 the first where the source states none."""
 
+GENERATIONS: dict[str, dict[int, str]] = {
+    "blackwell": {8: "B200", 4: "GB200"}, "hopper": {8: "H100"}, "ampere": {8: "A100"}, "volta": {8: "V100"},
+}  # fmt: skip
+"""Generation -> GPUs of a host -> GPU that a source means which names the generation alone; the first where the host
+is not stated."""
+
 MOST_GPUS_A_HOST = 16
 """A scale-up domain above this is a rack: jobs fill whole domains, not the host's share of it."""
 
@@ -90,18 +96,34 @@ def hardware_of(row: Row) -> tuple[Hardware, list[str]]:
     hwmodels.errors.InputError
         Where the GPU is not one that the catalog knows.
     """
-    labels = [label for name, label in HARDWARE if name == row.gpu]
-    if not labels:
-        known = ", ".join(dict.fromkeys(name for name, _ in HARDWARE))
-        raise InputError(Fault(f"GPU {row.gpu!r} is not in the catalog", "gpu", "", f"one of {known}"))
+    gpu, assumed = _gpu(row)
+    labels = [label for name, label in HARDWARE if name == gpu]
     if row.gpu_mem_gib is None:
-        assumed = [f"{row.gpu} with {labels[0]} GB"] if len(labels) > 1 else []
-        return HARDWARE[row.gpu, labels[0]], assumed
+        assumed += [f"{gpu} with {labels[0]} GB"] if len(labels) > 1 else []
+        return HARDWARE[gpu, labels[0]], assumed
     stated = row.gpu_mem_gib
     label = min(labels, key=lambda gb: abs(gb - stated))
     near = abs(label - stated) <= 0.03 * label
-    assumed = [] if near else [f"{row.gpu} {label} GB for the {stated:g} GB of the source"]
-    return HARDWARE[row.gpu, label], assumed
+    assumed += [] if near else [f"{gpu} {label} GB for the {stated:g} GB of the source"]
+    return HARDWARE[gpu, label], assumed
+
+
+def _gpu(row: Row) -> tuple[str, list[str]]:
+    """Name of the row's GPU in `HARDWARE`, and what was assumed where the source names its generation alone.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        Where the GPU is not one that the catalog knows.
+    """
+    if any(name == row.gpu for name, _ in HARDWARE):
+        return row.gpu, []
+    hosts = next((hosts for word, hosts in GENERATIONS.items() if word in row.gpu.lower()), None)
+    if hosts is None:
+        known = ", ".join(dict.fromkeys(name for name, _ in HARDWARE))
+        raise InputError(Fault(f"GPU {row.gpu!r} is not in the catalog", "gpu", "", f"one of {known}"))
+    found = hosts.get(row.gpus_per_node or 0, next(iter(hosts.values())))
+    return found, [f"{found} for {row.gpu!r}"]
 
 
 def in_rack(row: Row) -> bool:

@@ -331,3 +331,12 @@ def test_nearly_every_trusted_row_is_read():
 def test_a_shared_expert_of_another_width_is_read():
     cells = {"n_experts": 8, "topk": 2, "moe_ffn_hidden": 64, "shared_experts": 0.5}
     assert to_case(gpt(**cells)).model.layers[-1].ffn.shared_ffn_hidden == 32
+
+
+def test_a_generation_without_a_name_is_the_gpu_of_its_hosts() -> None:
+    cells = {"tp": 1, "pp": 1, "mbs": 1, "gpu_mem_gib": None}
+    four = to_case(gpt(gpu="Blackwell-unnamed", n_gpus=4, gpus_per_node=4, dp=4, gbs=4, **cells))
+    assert four.cluster.device.name == "gb200-186gb"
+    assert "GB200 for 'Blackwell-unnamed'" in four.assumed
+    eight = to_case(gpt(gpu="NVIDIA Blackwell", n_gpus=8, gpus_per_node=8, dp=8, gbs=8, **cells))
+    assert eight.cluster.device.name == "b200-sxm-180gb"
