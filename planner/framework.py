@@ -169,6 +169,14 @@ class FrameworkPreset(MoeSwitches):
     shard_copies : bool
         ZeRO-3: gathered buffers are copied out to parameters that lie apart, and gradients into the buffer that is
         reduced (`planner.shard_copies`).
+    selective : str
+        Kind of recomputation that a source means by ``selective`` where it does not say of what.
+    torch_compile : bool
+        Layers run compiled by Inductor: chains of elementwise operators, rotary embeddings and norms are one kernel
+        each, and the sum of a residual is part of the norm behind it. Sets `fused_elementwise`, `fused_norm` and
+        `fused_residual_norm` where a run does not set them itself.
+    fused_residual_norm : bool
+        Adding to the residual stream and the norm of the same layer that reads the sum are one kernel.
     prefetch_params : bool
         ZeRO-3: the next bucket is gathered while this one computes.
     zero_stage : int
@@ -283,6 +291,9 @@ class FrameworkPreset(MoeSwitches):
     recompute_stops_early: bool = False
     recomputes: tuple[str, ...] = RECOMPUTES
     shard_copies: bool = False
+    selective: str = "selective"
+    torch_compile: bool = False
+    fused_residual_norm: bool = False
     prefetch_params: bool = True
     zero_stage: int = 0
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)

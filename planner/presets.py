@@ -255,6 +255,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             interleaved_rounds="equal",
             split_keeps_graph=True,
             recompute_stops_early=True,
+            selective="op",
             compute_copy=False,
             quantised_params=("current",),
             bf16_ends=False,
@@ -267,7 +268,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             "all-gather.",
             attention_impl="flashattn-fa2",
             fused_elementwise=False,
-            fused_norm=True,
+            fused_norm=False,
             source="PyTorch scaled_dot_product_attention (FlashAttention-2); github pytorch/torchtitan "
             "torchtitan/models/llama3/infra/parallelize.py; MixedPrecisionPolicy(reduce_dtype=float32); "
             "torchtitan docs/float8.md (enable_fsdp_float8_all_gather); pytorch torch/distributed/fsdp/_fully_shard/"

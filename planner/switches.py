@@ -19,12 +19,18 @@ Switches = tuple[tuple[str, str], ...]
 
 _FIXED = frozenset(
     {"name", "notes", "source", "kernel_s", "microbatch_s", "step_s", "scalings", "quantised_params", "zero_stages",
-     "schedules", "searched_schedules", "zero_stage", "recomputes", "cp_kind", "cp_kinds"}
+     "schedules", "searched_schedules", "zero_stage", "recomputes", "cp_kind", "cp_kinds",
+     "selective"}
 )  # fmt: skip
 """What makes a preset the preset it is, what a layout states, and fitted host constants: no switch."""
 
 SWITCHES: tuple[str, ...] = tuple(f.name for f in fields(FrameworkPreset) if f.name not in _FIXED)
 """Every switch; its meaning is the attribute of `FrameworkPreset` of that name."""
+
+COMPILED: tuple[str, ...] = ("fused_elementwise", "fused_norm", "fused_residual_norm")
+"""What ``torch_compile`` turns on. Inductor fuses every chain of pointwise operators and the reductions at its end
+(PyTorch documentation, torch.compiler: TorchInductor); torchtitan compiles each layer by itself
+(`torchtitan/models/llama3/infra/parallelize.py` ``apply_compile``). A compiled loss is `fused_cross_entropy`."""
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(FrameworkPreset) if f.name in SWITCHES}
 _YES_NO = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
@@ -83,7 +89,11 @@ def applied(preset: FrameworkPreset, switches: Switches) -> FrameworkPreset:
     InputError
         Where the preset does not hold together with them.
     """
-    return replace(preset, **{name: _value(name, text) for name, text in switches}) if switches else preset
+    if not switches:
+        return preset
+    given = {name: _value(name, text) for name, text in switches}
+    implied = dict.fromkeys(COMPILED, True) if given.get("torch_compile") else {}
+    return replace(preset, **(implied | given))
 
 
 def described(switches: Switches) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hwmodels.errors import InputError
 from planner import optimizers, precision, presets
+from planner.compare import recomputation, software
 from planner.compare.clusters import cluster_of, in_rack
 from planner.compare.flags import switches_of
 from planner.compare.moe_flags import moe_switches_of, routing_of
@@ -162,16 +163,15 @@ def _model(row: Row, assumed: list[str]) -> ModelSpec:
     )  # fmt: skip
 
 
-def _recompute(row: Row, assumed: list[str]) -> str:
-    """none, selective or full; a source that recomputes some modules or layers is selective."""
-    text = row.recompute.lower()
-    if not text:
-        assumed.append("recompute=none")
-        return "none"
-    for start, kind in (("none", "none"), ("full", "full"), ("selective", "selective"), ("modules:", "selective")):
-        if text.startswith(start):
-            return kind
-    raise UnreadableRowError(f"recompute {row.recompute!r} is not understood")
+def _recompute(row: Row, preset: FrameworkPreset, layout: Layout, assumed: list[str]) -> Layout:
+    """The layout with the recomputation that the row states; none where the cell is blank (`_unstated`)."""
+    if not row.recompute:
+        return layout
+    found = recomputation.stated(row.recompute, preset.selective)
+    if found is None:
+        raise UnreadableRowError(f"recompute {row.recompute!r} is not understood")
+    assumed += [found.assumed] * bool(found.assumed)
+    return found.on(layout)
 
 
 def _stated_schedule(row: Row) -> str:
@@ -252,10 +252,9 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
     ep, etp = _expert_degrees(row, tp * cp * dp, assumed)
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
-        zero_stage=_zero_stage(row, preset, dp * cp, assumed), mbs=mbs, recompute=_recompute(row, assumed),
-        schedule=schedule,
+        zero_stage=_zero_stage(row, preset, dp * cp, assumed), mbs=mbs, schedule=schedule,
     )  # fmt: skip
-    return layout, gbs
+    return _recompute(row, preset, layout, assumed), gbs
 
 
 def _interleaved(
@@ -353,7 +352,8 @@ def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workloa
         lora = Lora(rank=int(stated[1])) if stated else Lora()
         assumed += [] if stated else [f"lora rank={lora.rank}"]
         assumed.append(f"lora modules={' '.join(lora.modules)}")
-    switches = switches_of(row.other_flags, row.precision)
+    switches = software.switches_of(row.other_flags) | switches_of(row.other_flags, row.precision)
+    assumed += software.not_modelled(row.other_flags)
     if row.n_experts:
         switches |= moe_switches_of(row.other_flags)
     return Workload(
@@ -380,6 +380,9 @@ def to_case(row: Row) -> Case:
         layout = _with_stages(row, layout, model.n_layers, assumed)
         workload = _workload(row, gbs, framework, assumed)
         cluster, cluster_notes = cluster_of(row)
+        if not row.recompute:
+            found = recomputation.mildest(model, cluster, workload, layout, preset.recomputes)
+            layout, assumed = found.on(layout), [*assumed, found.assumed]
     except InputError as error:
         raise UnreadableRowError(str(error)) from None
     return Case(row, model, cluster, workload, layout, (*assumed, *cluster_notes))

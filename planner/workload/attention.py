@@ -61,7 +61,8 @@ def projection_ops(a: AnyAttention, s: Shapes) -> list[Op]:
     rotated = _qk_bytes(a, s) * s.model.rotary_fraction
     if a.rotary and not s.model.learned_positions:
         kernels = 2.0 if s.preset.fused_elementwise else 8.0
-        passes = 2.0 if s.preset.fused_elementwise else 5.0
+        # eager in 16 bits: to fp32 (3 passes), a complex product (4), and back (3)
+        passes = 2.0 if s.preset.fused_elementwise else (10.0 if s.width == 2.0 else 5.0)
         ops.append(s.memory("attention.rotary", "forward", passes * rotated, kernels=kernels))
         ops.append(s.memory("attention.rotary.grad", "backward_input", passes * rotated, kernels=kernels))
     if getattr(a, "qk_norm", None):

@@ -65,13 +65,19 @@ def lower(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: Fr
 def _norm_ops(name: str, s: Shapes) -> list[Op]:
     """A norm over the residual width: read and write forward; read x and dy, write dx backward.
 
-    As eager operators it takes seven kernels each way: a norm (1 pass) and two products (2 each)
-    forward; a product (3), two sums (1 each), a scale (2), an addcmul (3) and a scale (2) backward.
+    An eager layer norm in low precision takes seven kernels each way: a norm (1 pass) and two products (2 each)
+    forward; a product (3), two sums (1 each), a scale (2), an addcmul (3) and a scale (2) backward. An eager RMS norm
+    computes in fp32 and in 16-bit training goes through it twice as wide (PyTorch ``rms_norm`` before its kernel,
+    `aten/src/ATen/native/layer_norm.cpp`; a cast, a square, a mean, a product, a cast, the weight): 36 bytes an
+    element forward; backward the weight (8) and its own gradient (4), casts (6, 6), both sides of the product
+    (12, 8), the square (8) and a sum (12): 64.
     """
     n = s.tokens_sp * s.model.hidden * s.width
     fused = s.preset.fused_norm
     impl = "rmsnorm" if s.model.norm == "rms" else "layernorm"
     passes, kernels = ((2.0, 3.0), (1.0, 2.0)) if fused else ((5.0, 12.0), (7.0, 7.0))
+    if not fused and s.model.norm == "rms" and s.width == 2.0:
+        passes, kernels = (18.0, 32.0), (7.0, 9.0)
     return [
         s.memory(name, "forward", n * passes[0], kernels=kernels[0], impl=impl),
         s.memory(f"{name}.grad", "backward_input", n * passes[1], kernels=kernels[1], impl=f"{impl}_backward"),
@@ -88,6 +94,31 @@ def _residual_ops(name: str, s: Shapes) -> list[Op]:
         s.memory(name, "forward", forward, kernels=2.0 if eager else 1.0, impl="add"),
         s.memory(f"{name}.grad", "backward_input", n * (2.0 * w + mask if s.preset.dropout else 3.0 * w), impl="add"),
     ]
+
+
+def _joined(ops: list[Op]) -> list[Op]:
+    """The ops of a layer with the sum behind attention in the kernel of the norm that reads it.
+
+    The norm does not read the sum again forward; its gradient and that of the residual meet in one kernel, which
+    writes their sum once: a pass less of three and of two.
+    """
+    summed = {op.phase: op for op in ops if op.name in ("attention.residual", "attention.residual.grad")}
+    found = []
+    for op in ops:
+        if op is summed.get(op.phase):
+            continue
+        if op.name in ("norm_1", "norm_1.grad"):
+            row = _pass_bytes(op)
+            apart = float(op.phase == "forward") + 2.0 * float(op.phase != "forward")
+            nbytes = op.dims["nbytes"] + summed[op.phase].dims["nbytes"] - apart * row
+            op = replace(op, dims={"nbytes": np.asarray(nbytes)})
+        found.append(op)
+    return found
+
+
+def _pass_bytes(norm: Op) -> FloatArray:
+    """Bytes of one pass of a fused norm: it makes two forward, three backward."""
+    return np.asarray(norm.dims["nbytes"] / (2.0 if norm.phase == "forward" else 3.0))
 
 
 def _mixer(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray, FloatArray]:
@@ -120,6 +151,8 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     for i in range(layer.n_norms):
         ops += _norm_ops(f"norm_{i}", s)
     ops += [*mixer, *feed]
+    if s.preset.fused_residual_norm and s.preset.fused_norm and layer.attention and layer.ffn and layer.n_norms == 2:
+        ops = _joined(ops)
     row = s.tokens_sp * s.model.hidden
     parts = (layer.attention is not None) + (layer.ffn is not None)
     masks = parts * row if s.preset.dropout else 0.0

@@ -228,8 +228,9 @@ def rebuilt_bytes(block: Block, policy: Policy) -> FloatArray:
     if policy.kind == "none" or not block.pieces:
         return np.zeros(())
     if policy.kind == "selective":
+        own = [piece for piece in block.pieces if not piece.kept_for]  # an input of a checkpoint is one of these too
         dropped = [
-            sum((piece.nbytes for piece in block.pieces if module in piece.dropped_by), start=np.zeros(()))
+            sum((piece.nbytes for piece in own if module in piece.dropped_by), start=np.zeros(()))
             for module in policy.modules
         ]
         return np.asarray(np.maximum.reduce(np.broadcast_arrays(*dropped)))

@@ -87,6 +87,7 @@ def test_modules_of_a_gpt_layer_drop_what_megatron_drops() -> None:
     assert kept(found, "mlp") == 8 * ROW + STATISTICS
     assert kept(found, "mlp", "layernorm") == 6 * ROW + STATISTICS
     assert float(rebuilt_bytes(found, Policy("selective", ("mlp", "core_attn")))) == 9 * ROW
+    assert float(rebuilt_bytes(found, Policy("selective", ("layernorm",)))) == 2 * ROW
     assert float(kept_bytes(found, Policy("full"))) == ROW
     assert float(rebuilt_bytes(found, Policy("full"))) == 16 * ROW + STATISTICS
 

@@ -48,6 +48,11 @@ def _norm(rank: Rank, name: str) -> None:
     if rank.preset.fused_norm:
         rank.moved(name, "F", 2 * n)
         rank.moved(f"{name}.grad", "I", 3 * n, 2)
+    elif rank.model.norm == "rms" and rank.width == 2:
+        # PyTorch's composite in fp32: cast, square, mean, product, cast, weight; and their gradients
+        e = rank.tokens_sp * rank.hidden
+        rank.moved(name, "F", e * ((2 + 4) + (4 + 4) + 4 + (4 + 4) + (4 + 2) + (2 + 2)), 7)
+        rank.moved(f"{name}.grad", "I", e * (8 + 4 + 6 + 12 + 8 + 8 + 12 + 6), 9)
     else:
         rank.moved(name, "F", (1 + 2 + 2) * n, 7)
         rank.moved(f"{name}.grad", "I", (3 + 1 + 1 + 2 + 3 + 2) * n, 7)
@@ -111,7 +116,7 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float, float]:
         rank.mark(start, *(("mla_up_proj",) if latent and weight.shard == "column" else ()))
     qk = w * rank.tokens * a.qk_dim * (heads + kv)
     if not rank.model.learned_positions and a.rotary:
-        passes, launches = (2, 2) if rank.preset.fused_elementwise else (5, 8)
+        passes, launches = (2, 2) if rank.preset.fused_elementwise else (5 if w == 4 else 3 + 4 + 3, 8)
         start = len(rank.items)
         for way in ("F", "I"):
             rank.moved("rotary" + way, way, passes * qk * rank.model.rotary_fraction, launches)
@@ -352,6 +357,21 @@ def _exchange(rank: Rank, ffn: Moe, copies: float, load: float, uneven: float, s
             rank.collective("scatter", way, "reduce_scatter", "etp", w * copies * load * h * lay.etp)
 
 
+def _sum_in_norm(rank: Rank) -> None:
+    """Inductor: x + branch and its norm read two rows and write two; their gradients read three and write one."""
+    row = rank.tokens_sp * rank.hidden
+    mask = row if rank.preset.dropout else 0.0
+    rank.items[:] = [i for i in rank.items if not i.name.startswith("attention.residual")]
+    for name, way, nbytes, launches in (
+        ("norm1", "F", 4 * rank.width * row + mask, 1),
+        ("norm1.grad", "I", (3 if rank.preset.dropout else 4) * rank.width * row + mask, 2),
+    ):
+        at = next(n for n, i in enumerate(rank.items) if i.name == name)
+        old = rank.items.pop(at)
+        rank.moved(name, way, nbytes, launches)
+        rank.items[-1].modules, rank.items[-1].section = old.modules, old.section
+
+
 def decoder_layer(rank: Rank, layer: DecoderLayer, plain: bool = False) -> Block:
     """One layer: per token and tp=1 in fp16 with dropout it saves h(34 + 5as/h) bytes (2205.05198, equation 1)."""
     rank = replace(rank, items=[], gradients=[], updates=[], plain=plain, section="attention")
@@ -395,6 +415,9 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
     if layer.parallel and layer.n_norms == 1:
         # attention and feed-forward read one normalised tensor
         other -= min(rank.input_kept(rank.tokens_sp, rank.hidden, module) for module in ("qkv", "up"))
+    fuses = rank.preset.fused_residual_norm and rank.preset.fused_norm
+    if fuses and layer.attention and layer.ffn and layer.n_norms == 2:
+        _sum_in_norm(rank)
     rows = _expert_rows(rank, layer.ffn) * layer.ffn.n_experts / rank.layout.ep if isinstance(layer.ffn, Moe) else 0.0
     return Saved(attention, core, feed, other, rows, exchanged)
 

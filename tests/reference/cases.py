@@ -343,7 +343,16 @@ RECOMPUTED = [
 ]
 ROUTED.append(_trained("experts fused", "moe", B, 16, 1024, EXPERTS, "mxfp8", "nemo", switches=(
     ("moe_expert_gemm", "grouped"), ("moe_fused_mlp", "true"))))  # fmt: skip
-CASES = (*CASES, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
+COMPILED = [
+    _trained(f"compiled {label}", "llama-3.2-1b", A, 16, 1024, layout, framework=framework,
+             switches=(("torch_compile", "true"), *more))
+    for label, layout, framework, more in (
+        ("fsdp2", Layout(dp=8, zero_stage=3, recompute="op"), "fsdp2", ()),
+        ("tp", Layout(tp=2, sp=1, dp=4, zero_stage=3), "fsdp2", (("fused_cross_entropy", "true"),)),
+        ("dropout", Layout(dp=8), "composer", (("dropout", "true"),)),
+    )
+]
+CASES = (*CASES, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",

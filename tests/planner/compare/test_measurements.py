@@ -144,7 +144,7 @@ def test_blank_cells_take_documented_defaults_and_say_so():
         "vpp=1",
         "mbs=1",
         "zero_stage=0",
-        "recompute=none",
+        "recompute=none (not stated: the mildest that fits)",
         "schedule=1f1b",
         "vocab=50257",
         "network of dgx-a100",
