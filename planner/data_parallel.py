@@ -22,7 +22,7 @@ from planner.schedule import get as get_schedule
 from planner.shard_copies import copy_in_seconds, copy_out_seconds
 from planner.simulate.costs import CommPlan
 from planner.stages import StageSums
-from planner.state import gradient_bytes, reduces_each
+from planner.state import gradient_bytes, keeps_gathered, reduces_each
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -52,7 +52,7 @@ def comm_plan(
     buckets = min(layers, MAX_BUCKETS)
     each = reduces_each(preset, pp, zero_stage)
     if zero_stage >= 3:
-        keeps = pp > 1 or not preset.reshard_after_forward
+        keeps = keeps_gathered(preset, pp)
         return CommPlan(
             buckets,
             "once" if keeps else "each",

@@ -18,6 +18,7 @@ from planner.layout import Layout, split_id, split_text
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
 from planner.model_notes import model_notes
 from planner.precision import recipe_of
+from planner.price import PIECES_HIDDEN
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
 from planner.schedule import get as get_schedule
@@ -197,6 +198,9 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     found += _training_notes(priced)
     found += _recompute_notes(priced, layout)
     found += model_notes(priced)
+    if preset.tp_gemm_overlap and layout.tp > 1 and layout.sp:
+        share = f"{PIECES_HIDDEN.value:.0%} of what could be hidden is ({PIECES_HIDDEN.source})"
+        found.append(f"tensor-parallel collectives in pieces beside their GEMMs: {share}")
     if layout.cp > 1:
         windowed = any(layer.softmax and layer.softmax.window for layer in priced.model.layers)
         found.append(_context_note(layout.cp_kind or preset.cp_kind, windowed))

@@ -207,6 +207,9 @@ class FrameworkPreset(MoeSwitches):
     blank_vpp : int
         Virtual stages a pipeline rank where they are not stated, or the most below it that divide the layers of
         a rank; 1: not interleaved.
+    pipeline_keeps_gathered : bool
+        With a pipeline, stage 3 gathers parameters once a step and reduces gradients once (torchtitan; PyTorch's
+        runtime resharding only after the last backward); False: every micro-batch as without one (Megatron-FSDP).
     reshard_after_forward : bool
         Stage 3 only: parameters are freed after the forward and gathered again for the backward.
     reduce_each_microbatch : bool
@@ -214,6 +217,9 @@ class FrameworkPreset(MoeSwitches):
     tp_backward_overlap : bool
         Tensor-parallel collectives of the backward run beside the weight- and input-gradient
         GEMMs of the same layer (Megatron's asynchronous all-reduce, added after SC21).
+    tp_gemm_overlap : bool
+        With sequence parallelism the all-gather before a GEMM and the reduce-scatter after one run in tp pieces beside
+        pieces of that GEMM (Transformer Engine's userbuffers, ``tp_comm_overlap``; PyTorch's async TP).
     p2p_overlap : bool
         Pipeline sends run beside compute (Megatron does so for interleaved schedules).
     sp_saves_gathered : bool
@@ -307,9 +313,11 @@ class FrameworkPreset(MoeSwitches):
     sequence_parallel: bool = False
     blank_vpp: int = 1
     config_mtp: bool = False
+    pipeline_keeps_gathered: bool = True
     reshard_after_forward: bool = True
     reduce_each_microbatch: bool = False
     tp_backward_overlap: bool = True
+    tp_gemm_overlap: bool = False
     p2p_overlap: bool = True
     sp_saves_gathered: bool = False
     zero1_all_reduce: bool = False

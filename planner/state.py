@@ -180,12 +180,17 @@ def gradient_bytes(workload: Workload, preset: FrameworkPreset) -> float:
 def reduces_each(preset: FrameworkPreset, pp: int, zero_stage: int) -> bool:
     """Whether gradients are reduced after every micro-batch instead of once a step.
 
-    Only ZeRO-2 and 3 gain by it (their gradients stay sharded), and only without a pipeline and
-    with parameters that are freed between uses.
+    Only ZeRO-2 and 3 gain by it (their gradients stay sharded); with a pipeline only in frameworks that
+    keep nothing whole over the step. Stage 3 needs parameters that are freed between uses too.
     """
-    if zero_stage < 2 or pp > 1 or not preset.reduce_each_microbatch:
+    if zero_stage < 2 or not preset.reduce_each_microbatch or (pp > 1 and preset.pipeline_keeps_gathered):
         return False
-    return zero_stage == 2 or preset.reshard_after_forward
+    return zero_stage == 2 or not keeps_gathered(preset, pp)
+
+
+def keeps_gathered(preset: FrameworkPreset, pp: int) -> bool:
+    """Whether stage 3 keeps gathered parameters until the end of a step."""
+    return not preset.reshard_after_forward or (pp > 1 and preset.pipeline_keeps_gathered)
 
 
 def state_bytes(

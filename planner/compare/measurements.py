@@ -17,6 +17,7 @@ from planner.compare import recomputation, software
 from planner.compare.clusters import cluster_of, in_rack
 from planner.compare.flags import switches_of
 from planner.compare.moe_flags import moe_switches_of, routing_of
+from planner.compare.parallel_flags import cp_kind_of, parallel_switches_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
 from planner.layout.splits import megatron_layout, megatron_split
@@ -253,6 +254,7 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
         zero_stage=_zero_stage(row, preset, dp * cp, assumed), mbs=mbs, schedule=schedule,
+        cp_kind=cp_kind_of(row.other_flags) if cp > 1 else "",
     )  # fmt: skip
     return _recompute(row, preset, layout, assumed), gbs
 
@@ -353,6 +355,7 @@ def _workload(row: Row, gbs: int, framework: str, assumed: list[str]) -> Workloa
         assumed += [] if stated else [f"lora rank={lora.rank}"]
         assumed.append(f"lora modules={' '.join(lora.modules)}")
     switches = software.switches_of(row.other_flags) | switches_of(row.other_flags, row.precision)
+    switches |= parallel_switches_of(row.other_flags)
     assumed += software.not_modelled(row.other_flags)
     if row.n_experts:
         switches |= moe_switches_of(row.other_flags)

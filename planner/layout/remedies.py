@@ -266,7 +266,8 @@ def explain_ep_grid(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
 def explain_length(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     """What breaks ``length``, why, and what would work."""
     m = lay.microbatches(ctx.gbs)
-    pieces = ctx.model.n_layers if lay.pp == 1 and lay.zero_stage >= 2 else lay.pp * lay.vpp
+    each = lay.pp == 1 or (ctx.framework is not None and not ctx.framework.pipeline_keeps_gathered)
+    pieces = ctx.model.n_layers if each and lay.zero_stage >= 2 else lay.pp * lay.vpp
     near = max(1, MOST_ACTIONS // pieces) * lay.mbs * lay.dp
     return (
         f"{m} micro-batches of {pieces} pieces (virtual stages, or layers with ZeRO-2 and 3)",

@@ -150,7 +150,8 @@ def _etp_width(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
 
 def _short_enough(b: LayoutBatch, ctx: RuleContext) -> BoolArray:
     # Parameters or gradients that move every micro-batch make a node of each layer.
-    pieces = np.where((b.pp == 1) & (b.zero_stage >= 2), ctx.model.n_layers, b.pp * b.vpp)
+    each = ctx.framework is not None and not ctx.framework.pipeline_keeps_gathered
+    pieces = np.where(((b.pp == 1) | each) & (b.zero_stage >= 2), ctx.model.n_layers, b.pp * b.vpp)
     return np.asarray(b.microbatches(ctx.gbs) * pieces <= MOST_ACTIONS)
 
 

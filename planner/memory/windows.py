@@ -15,7 +15,7 @@ from planner.plan import Workload
 from planner.precision import recipe_of
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
-from planner.state import LocalParameters, block_parameters, gradient_bytes
+from planner.state import LocalParameters, block_parameters, gradient_bytes, keeps_gathered
 from planner.workload.lower import Lowered
 
 FloatArray = NDArray[np.float64]
@@ -113,7 +113,7 @@ def _unsharded(
         for block, here in ((first, part == 0), (last, part == pp * vpp - 1)):
             ends[:, rank] += np.broadcast_to(gathered(block), (n,)) * here
             own[:, rank] += np.broadcast_to(trained(block), (n,)) * here
-    kept = pp > 1 or not preset.reshard_after_forward
+    kept = keeps_gathered(preset, pp)
     params = whole if kept else np.minimum((1.0 + preset.prefetch_params) * layer + ends, whole)
     reduced = update * (width + (grad if grad != width else 0.0)) + own * width
     return np.asarray(params), np.asarray(params + reduced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,8 @@ def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, Flo
         gated = s.width * s.tokens * a.n_heads / s.tp * a.v_dim
         ops.append(s.memory("attention.gate", "forward", 3.0 * gated))
         ops.append(s.memory("attention.gate.grad", "backward_input", 5.0 * gated))
-    ops += s.linear("attention.o", s.tokens, s.local_in(out), s.local_out(out))
-    ops += s.leave_tp("attention.o")
+    ops += s.linear("attention.o", s.tokens, s.local_in(out), s.local_out(out), cut="row")
+    ops += s.leave_tp("attention.o", cut=True)
     ops += exchange_ops(split)
     return ops, saved_projections(a, s) + split.halo_bytes, saved_core, split.transient_bytes
 
@@ -57,7 +58,8 @@ def projection_ops(a: AnyAttention, s: Shapes) -> list[Op]:
     for name, members in groups.items():
         n_out = np.asarray(sum(s.local_out(w) for w in members))
         rows = s.tokens_sp if members[0].shard == "replicated" else s.tokens
-        ops += s.linear(f"attention.{name}", rows, s.local_in(members[0]), n_out, after_norm=True)
+        cut: Literal["", "column"] = "column" if name == "qkv" else ""
+        ops += s.linear(f"attention.{name}", rows, s.local_in(members[0]), n_out, after_norm=True, cut=cut)
     rotated = _qk_bytes(a, s) * s.model.rotary_fraction
     if a.rotary and not s.model.learned_positions:
         kernels = 2.0 if s.preset.fused_elementwise else 8.0
@@ -78,7 +80,7 @@ def _entrance(a: AnyAttention, s: Shapes) -> list[Op]:
     rotary key), which every tp rank has computed from its own rows.
     """
     if not isinstance(a, LatentAttention):
-        return s.enter_tp("attention.qkv")
+        return s.enter_tp("attention.qkv", cut=True)
     entering = (a.q_lora_rank or s.model.hidden) + a.kv_lora_rank + a.rope_dim
     return s.enter_tp("attention.latent", "attention.kv_b", entering)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +116,15 @@ class Shapes:
         return replace(self, recipe=self.recipe.plain()) if layer.high_precision else self
 
     @property
+    def tp_pieces(self) -> FloatArray:
+        """Parts of a GEMM that tensor-parallel collectives run beside: tp where they do, else 1.
+
+        Transformer Engine's ring exchange and PyTorch's ``_fused_all_gather_matmul`` cut along the rows of each rank.
+        """
+        cut = self.preset.tp_gemm_overlap & self.sp
+        return np.asarray(np.where(cut, self.tp, 1.0))
+
+    @property
     def tokens_saved(self) -> FloatArray:
         """Rows of a tensor-parallel region's input that are kept for the backward."""
         return self.tokens if self.preset.sp_saves_gathered else self.tokens_sp
@@ -155,6 +165,7 @@ class Shapes:
         *,
         quantised: bool = True,
         after_norm: bool = False,
+        cut: Literal["", "column", "row"] = "",
     ) -> list[Op]:
         """Forward, input-gradient and weight-gradient GEMMs of ``y = x W``, and what its recipe runs around them.
 
@@ -168,14 +179,22 @@ class Shapes:
             Whether a quantised recipe covers this layer (not the head, nor a router).
         after_norm : bool
             Whether its input comes straight out of a norm, which may write it quantised.
+        cut : {'', 'column', 'row'}
+            Split over tp whose collectives may run in pieces beside the GEMM (`tp_pieces`): the forward of both, and
+            the input gradient of a row split, which gathers what it reads.
         """
         recipe = self.recipe if quantised else self.recipe.plain()
         impl, again = self.preset.gemm_impl, f"{name}.dgrad"
         ops = self.quantise(name, rows, n_in, n_out, recipe, after_norm=after_norm)
         ops += self.dequantise(name, n_in * n_out) if quantised else []
+        whole: FloatArray | float = 1.0
+        cut = cut if self.preset.tp_gemm_overlap else ""
+        there, back = (self.tp_pieces if cut else whole), (self.tp_pieces if cut == "row" else whole)
+        forward = {"m": np.asarray(rows / there), "n": n_out, "k": n_in}
+        gradient = {"m": np.asarray(rows / back), "n": n_in, "k": n_out}
         ops += [
-            Op(name, "gemm", "forward", {"m": rows, "n": n_out, "k": n_in}, recipe.forward, impl=impl),
-            Op(again, "gemm", "backward_input", {"m": rows, "n": n_in, "k": n_out}, recipe.input_gradient, impl=impl),
+            Op(name, "gemm", "forward", forward, recipe.forward, count=there, impl=impl),
+            Op(again, "gemm", "backward_input", gradient, recipe.input_gradient, count=back, impl=impl),
         ]
         if self.lora is None:
             dims = {"m": n_in, "n": n_out, "k": rows}
@@ -300,18 +319,23 @@ class Shapes:
         behind: str = "",
         features: int | None = None,
         quantised: bool = False,
+        cut: bool = False,
     ) -> Op:
         """A collective over the tp group on the activation of the micro-batch, `features` wide (hidden).
 
-        `quantised`: what it gathers is an operand of a quantised GEMM, cast before where the framework does so.
+        `cut`: it runs in pieces beside those of the GEMM `behind`. `quantised`: what it gathers is an operand of a
+        quantised GEMM, cast before where the framework does so.
         """
         narrow = quantised and op == "all_gather" and self.recipe.quantised and self.preset.quantised_tp_gather
         width = self.recipe.element_bytes if narrow else self.width
         dims = {"nbytes": np.asarray(self.tokens * (features or self.model.hidden) * width)}
         count = np.where(when & (self.tp > 1), 1.0, 0.0)
-        return Op(name, "collective", phase, dims, self.dtype, "tp", op, count, behind=behind)
+        pieces = self.tp_pieces if cut else 0.0
+        return Op(name, "collective", phase, dims, self.dtype, "tp", op, count, behind=behind, pieces=pieces)
 
-    def enter_tp(self, name: str, gemm: str = "", features: int | None = None, *, quantised: bool = True) -> list[Op]:
+    def enter_tp(
+        self, name: str, gemm: str = "", features: int | None = None, *, quantised: bool = True, cut: bool = False
+    ) -> list[Op]:
         """Collectives at the entrance of a tensor-parallel region (before a column split).
 
         Without sequence parallel: identity forward, all-reduce of the input gradient backward
@@ -328,37 +352,51 @@ class Shapes:
             Width of the activation that enters; the hidden size unless given.
         quantised : bool
             Whether a quantised recipe covers the GEMM.
+        cut : bool
+            Whether the gather may run in pieces beside those of the GEMM.
         """
-        gemm = gemm or name
+        gemm, cut = gemm or name, cut and self.preset.tp_gemm_overlap
         late = f"{gemm}.wgrad" if self.preset.tp_backward_overlap else ""
         early = f"{gemm}.dgrad" if self.preset.tp_backward_overlap else ""
 
         # gathered again for a weight gradient: the weight's own, or its adapter's
         again = not self.preset.sp_saves_gathered and (self.lora is None or self.adapted(gemm))
 
-        def move(suffix: str, op: str, phase: Phase, when: NDArray[np.bool_], behind: str = "") -> Op:
+        def move(
+            suffix: str, op: str, phase: Phase, when: NDArray[np.bool_], behind: str = "", cut: bool = False
+        ) -> Op:
             return self.tp_collective(
-                f"{name}.{suffix}", op, phase, when=when, behind=behind, features=features, quantised=quantised
+                f"{name}.{suffix}", op, phase, when=when, behind=behind, features=features, quantised=quantised, cut=cut
             )
 
         return [
-            move("all_gather", "all_gather", "forward", self.sp),
+            move("all_gather", "all_gather", "forward", self.sp, gemm if cut else "", cut),
             move("grad_all_reduce", "all_reduce", "backward_input", ~self.sp, late),
             move("input_all_gather", "all_gather", "backward_weight", self.sp & again, early),
             move("grad_reduce_scatter", "reduce_scatter", "backward_input", self.sp, late),
         ]
 
-    def leave_tp(self, name: str, *, quantised: bool = True) -> list[Op]:
+    def leave_tp(self, name: str, *, quantised: bool = True, cut: bool = False) -> list[Op]:
         """Collectives at the exit of a tensor-parallel region (after a row split).
 
         All-reduce forward and identity backward; with sequence parallel reduce-scatter forward
-        and all-gather backward.
+        and all-gather backward, which may be `cut` to run beside pieces of the GEMM `name` and its input gradient.
         """
+        cut = cut and self.preset.tp_gemm_overlap
+        there, back = (name, f"{name}.dgrad") if cut else ("", "")
         return [
             self.tp_collective(f"{name}.all_reduce", "all_reduce", "forward", when=~self.sp),
-            self.tp_collective(f"{name}.reduce_scatter", "reduce_scatter", "forward", when=self.sp),
             self.tp_collective(
-                f"{name}.grad_all_gather", "all_gather", "backward_input", when=self.sp, quantised=quantised
+                f"{name}.reduce_scatter", "reduce_scatter", "forward", when=self.sp, behind=there, cut=cut
+            ),
+            self.tp_collective(
+                f"{name}.grad_all_gather",
+                "all_gather",
+                "backward_input",
+                when=self.sp,
+                quantised=quantised,
+                behind=back,
+                cut=cut,
             ),
         ]
 

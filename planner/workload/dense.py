@@ -52,7 +52,7 @@ def mlp_ops(ffn: Mlp, s: Shapes) -> tuple[list[Op], FloatArray]:
     """Dense feed-forward under tensor parallelism, and the bytes it saves."""
     ops, saved = dense_part("mlp", ffn.ffn_hidden, ffn.gated, s)
     entering = s.keeps_input("mlp.up", s.tokens_saved, float(s.model.hidden))
-    return [*s.enter_tp("mlp.up"), *ops, *s.leave_tp("mlp.down")], np.asarray(saved + entering)
+    return [*s.enter_tp("mlp.up", cut=True), *ops, *s.leave_tp("mlp.down", cut=True)], np.asarray(saved + entering)
 
 
 def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list[Op], FloatArray]:
@@ -60,8 +60,9 @@ def dense_part(name: str, ffn_hidden: int, gated: bool, s: Shapes) -> tuple[list
     width = np.asarray(ffn_hidden / s.tp)
     columns = width * (2.0 if gated else 1.0)
     hidden = np.asarray(float(s.model.hidden))
-    ops = s.linear(f"{name}.up", s.tokens, hidden, columns, after_norm=name == "mlp")
+    cut = name == "mlp"  # a shared expert's GEMMs run whole
+    ops = s.linear(f"{name}.up", s.tokens, hidden, columns, after_norm=name == "mlp", cut="column" if cut else "")
     ops += activation_ops(name, s.tokens, width, gated, s)
-    ops += s.linear(f"{name}.down", s.tokens, width, hidden)
+    ops += s.linear(f"{name}.down", s.tokens, width, hidden, cut="row" if cut else "")
     saved = activation_width(gated, s) * s.tokens * columns + s.keeps_input(f"{name}.down", s.tokens, width)
     return ops, np.asarray(saved)

@@ -66,6 +66,9 @@ class Op:
     behind : str
         Name of the compute op that the collective runs beside; empty when it is exposed. A name that begins
         with `OTHER` is a part of the layer as another micro-batch runs it at the same time (`PARTS`).
+    pieces : array
+        Parts into which a collective and the GEMM that it feeds or drains (`behind`) are cut to run side by side
+        (`planner.price.overlapped`); 0: the whole of one runs beside the whole of the other.
     impl : str
         Implementation that the law takes as an input.
     """
@@ -86,6 +89,7 @@ class Op:
     skips_first: bool = False
     first_only: bool = False
     behind: str = ""
+    pieces: ArrayLike = 0.0
     impl: str = ""
 
     def flops(self) -> FloatArray:

@@ -101,7 +101,7 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float, float]:
         rank.enter("latent", "attention.kv_b", wide, module="qkv")
         rank.mark(start, "mla_up_proj")
     else:
-        rank.enter("attention.qkv", module="qkv")
+        rank.enter("attention.qkv", module="qkv", cut=True)
     done: set[str] = set()
     for weight in weights:
         name = weight.fused_with or weight.name
@@ -112,7 +112,8 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float, float]:
         rows = rank.tokens_sp if weight.shard == "replicated" else rank.tokens
         wide = sum(rank.columns(p) for p in together)
         start = len(rank.items)
-        rank.linear(f"attention.{name}", rows, rank.rows_in(weight), wide, module="qkv", normed=True)
+        rank.linear(f"attention.{name}", rows, rank.rows_in(weight), wide, module="qkv", normed=True,
+                    there=name == "qkv")  # fmt: skip
         rank.mark(start, *(("mla_up_proj",) if latent and weight.shard == "column" else ()))
     qk = w * rank.tokens * a.qk_dim * (heads + kv)
     if not rank.model.learned_positions and a.rotary:
@@ -133,8 +134,8 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float, float]:
         rank.moved("gate", "F", 3 * nbytes)
         rank.moved("gate.grad", "I", 5 * nbytes)
     out = next(p for p in weights if p.name == "o")
-    rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out), module="o")
-    rank.leave("attention.o")
+    rank.linear("attention.o", rank.tokens, rank.rows_in(out), float(out.n_out), module="o", there=True, back=True)
+    rank.leave("attention.o", cut=True)
     saved = rank.tokens * (heads * a.qk_dim + kv * (a.qk_dim + a.v_dim))
     saved += rank.tokens * heads * a.v_dim if fused else 0.0  # the fused core reads its output again
     if getattr(a, "qk_norm", None):
@@ -197,13 +198,14 @@ def _unfused_core(rank: Rank, layer: DecoderLayer, core: Core) -> float:
 
 def _dense(rank: Rank, name: str, weights: list[Weight], gated: bool) -> float:
     """Column-split up (and gate), activation, row-split down; returns bytes saved inside."""
-    rank.enter(f"{name}.up", module="up")
+    cut = name == "mlp"
+    rank.enter(f"{name}.up", module="up", cut=cut)
     down = weights[-1]
     wide = sum(rank.columns(p) for p in weights[:-1])
-    rank.linear(f"{name}.up", rank.tokens, rank.hidden, wide, module="up", normed=name == "mlp")
+    rank.linear(f"{name}.up", rank.tokens, rank.hidden, wide, module="up", normed=cut, there=cut)
     _activation(rank, f"{name}.act", rank.tokens, rank.rows_in(down), gated)
-    rank.linear(f"{name}.down", rank.tokens, rank.rows_in(down), rank.hidden, module="down")
-    rank.leave(f"{name}.down")
+    rank.linear(f"{name}.down", rank.tokens, rank.rows_in(down), rank.hidden, module="down", there=cut, back=cut)
+    rank.leave(f"{name}.down", cut=cut)
     return _act_width(rank, gated) * rank.tokens * wide + rank.input_kept(rank.tokens, rank.rows_in(down), "down")
 
 

@@ -20,6 +20,7 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
+from planner.price import PIECES_HIDDEN
 from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, hot_flop_s, scaled_of
 
 
@@ -47,6 +48,8 @@ class Item:
     first: bool = False
     """Runs in the first micro-batch alone."""
     section: str = ""
+    pieces: float = 0.0
+    """Of a collective that is cut to run beside pieces of its GEMM."""
     slow: tuple[float, float] = (1.0, 1.0)
     """By how much compute and the collective are slower side by side."""
 
@@ -135,14 +138,22 @@ class Rank:
         """A step runs hot: never more FLOP/s than the board power feeds, the peak over its weight in it."""
         return max(seconds, flop / hot_flop_s(self.cluster.device, law))
 
+    @property
+    def cut(self) -> float:
+        """Pieces of a GEMM whose tp collective runs beside it: one for each rank's rows; 0 where it does not."""
+        return float(self.layout.tp) if self.preset.tp_gemm_overlap and self.layout.sp else 0.0
+
     def linear(self, name: str, rows: float, n_in: float, n_out: float, *, module: str = "", high: bool = False,
-               normed: bool = False) -> None:  # fmt: skip
+               normed: bool = False, there: bool = False, back: bool = False) -> None:  # fmt: skip
         """``y = x W``: forward, dX = dY W^T, dW = X^T dY unless W is frozen; `high`: in no narrow format."""
         impl, narrow = self.preset.gemm_impl, None if high else self.narrow
         law = narrow.law if narrow else ""
         self.casts(name, rows, n_in, n_out, n_in * n_out, normed=normed, high=high)
-        self.gemm(name, "F", rows, n_out, n_in, impl=impl, law=law)
-        self.gemm(f"{name}.dgrad", "I", rows, n_in, n_out, impl=impl, law=law)
+        for suffix, way, wide, deep, parts in (("", "F", n_out, n_in, there), (".dgrad", "I", n_in, n_out, back)):
+            n = (self.cut or 1.0) if parts else 1.0
+            self.gemm(name + suffix, way, rows / n, wide, deep, impl=impl, law=law)
+            self.items[-1].seconds *= n
+            self.items[-1].launches *= n
         if self.lora is None:
             self.gemm(f"{name}.wgrad", "W", n_in, n_out, rows, impl=impl, law=law)
             self.gradients.append(rows * n_out * self.width)
@@ -251,7 +262,8 @@ class Rank:
         return collective(self.cluster, op, nbytes, size, stride)
 
     def collective(self, name: str, way: str, op: str, axis: str, nbytes: float, *, runs: float = 1.0,
-                   behind: str | tuple[str, str] = "", rerun: str = "full", uneven: float = 1.0) -> None:  # fmt: skip
+                   behind: str | tuple[str, str] = "", rerun: str = "full", uneven: float = 1.0,
+                   pieces: float = 0.0) -> None:  # fmt: skip
         kind = self.layout.cp_kind or self.preset.cp_kind
         inner = {"ulysses": self.layout.cp, "hierarchical": max(self.layout.cp_ulysses, 1)}.get(kind, 1)
         size, stride = axis_of(self.layout, axis, inner)
@@ -260,7 +272,7 @@ class Rank:
         one = self.seconds_of(op, nbytes * uneven, size, stride)  # the busiest pair sets the time of all
         group = {"etp": "ep", "ep_etp": "ep", "cp_inner": "cp", "cp_outer": "cp"}.get(axis, axis)
         self.items.append(Item(name, way, one * runs, runs, group, op, behind, rerun, section=self.section,
-                               slow=slow_beside(self.cluster, op, size, stride)))  # fmt: skip
+                               slow=slow_beside(self.cluster, op, size, stride), pieces=pieces))  # fmt: skip
 
     def expert_kernel(self, name: str, way: str, phase: str, tokens: float, topk: float, experts: float, dtype: str,
                       uneven: float, behind: str | tuple[str, str]) -> None:  # fmt: skip
@@ -279,14 +291,16 @@ class Rank:
 
     # -- tensor parallelism -------------------------------------------------------------------
 
-    def enter(self, name: str, gemm: str = "", features: float = 0.0, *, module: str = "", high: bool = False) -> None:
+    def enter(self, name: str, gemm: str = "", features: float = 0.0, *, module: str = "", high: bool = False,
+              cut: bool = False) -> None:  # fmt: skip
         """Before a column split: ``f`` (backward all-reduce), or ``g`` with sequence parallelism."""
         wide = self.tokens * (features or self.hidden)
         full, cast = wide * self.width, wide * self.gathered_width(high)
         gemm = gemm or name
         dgrad, wgrad = (f"{gemm}.dgrad", f"{gemm}.wgrad") if self.overlap_tp else ("", "")
         if self.layout.sp:
-            self.collective(name, "F", "all_gather", "tp", cast)
+            self.collective(name, "F", "all_gather", "tp", cast, behind=gemm if cut and self.cut else "",
+                            pieces=self.cut if cut else 0.0)  # fmt: skip
             # Only the shard of the input was saved: gathered again beside the input gradient, for a weight gradient.
             if not self.preset.sp_saves_gathered and (self.lora is None or module in self.lora.modules):
                 self.collective(name, "W", "all_gather", "tp", cast, behind=dgrad)
@@ -299,12 +313,14 @@ class Rank:
         narrow = self.narrow if self.preset.quantised_tp_gather and not high else None
         return narrow.size if narrow else self.width
 
-    def leave(self, name: str, *, high: bool = False) -> None:
+    def leave(self, name: str, *, high: bool = False, cut: bool = False) -> None:
         """After a row split: forward all-reduce, or reduce-scatter and its mirror all-gather."""
         wide = self.tokens * self.hidden
         if self.layout.sp:
-            self.collective(name, "F", "reduce_scatter", "tp", wide * self.width)
-            self.collective(name, "I", "all_gather", "tp", wide * self.gathered_width(high))
+            n = self.cut if cut else 0.0
+            self.collective(name, "F", "reduce_scatter", "tp", wide * self.width, behind=name if n else "", pieces=n)
+            self.collective(name, "I", "all_gather", "tp", wide * self.gathered_width(high),
+                            behind=f"{name}.dgrad" if n else "", pieces=n)  # fmt: skip
         else:
             self.collective(name, "F", "all_reduce", "tp", wide * self.width)
 
@@ -336,9 +352,12 @@ class Rank:
             if item.behind and not (another and share):  # what recomputation runs again has no partner
                 beside = self.other(*item.behind) if another else seconds.get(item.behind, 0.0)
                 # Side by side the GEMM runs at 1/a and the collective at 1/b of its rate, until one ends.
-                a, b, k, c = *item.slow, beside, item.seconds
+                n = item.pieces
+                # n pieces: a gather's first is the rank's own; the last one reduced has nothing beside it
+                times, parts = (n - 1, n - 1 if item.kind == "all_gather" else n) if n else (1, 1)
+                a, b, k, c = *item.slow, beside / (n or 1), item.seconds / parts
                 both = k + b * c * (1.0 - 1.0 / a) if b * c <= a * k else a * k + c - a * k / b
-                covered = c - min(both - k, c)
+                covered = times * (c - min(both - k, c)) * (PIECES_HIDDEN.value if n else 1.0)
             exposed += item.seconds - covered
             hidden += covered
             paired += covered if another else 0.0

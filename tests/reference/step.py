@@ -195,11 +195,11 @@ class _Step:
             return plan
         plan.buckets = min(max(len(self.model.layers) // (lay.pp * lay.vpp), 1), 40)
         if lay.zero_stage >= 3:
-            keeps = lay.pp > 1 or not p.reshard_after_forward
+            keeps = (lay.pp > 1 and p.pipeline_keeps_gathered) or not p.reshard_after_forward
             plan.unshard, plan.prefetch = ("once" if keeps else "each"), int(p.prefetch_params)
             plan.reduce = "each" if p.reduce_each_microbatch and not keeps else "bucketed"
             return plan
-        if lay.zero_stage == 2 and p.reduce_each_microbatch and lay.pp == 1:
+        if lay.zero_stage == 2 and p.reduce_each_microbatch and not (lay.pp > 1 and p.pipeline_keeps_gathered):
             plan.reduce = "each"
         elif p.overlap_grad_reduce and (p.overlap_split_reduce or not self.schedule.split_backward):
             plan.reduce = "bucketed"
