@@ -69,7 +69,6 @@ def predict(
     json: inputs.JsonFlag = False,
 ) -> int:
     """Price the layout of a plan, or the one that the options describe; 3 where its memory does not suffice."""
-    from planner.cli.output import note
     from planner.predict import predict as price
 
     degrees = {
@@ -88,7 +87,13 @@ def predict(
     else:
         inputs.required(model=model, cluster=cluster, seq_len=seq_len, gbs=gbs)
         case = lay.case_of_options(model, cluster, inputs.workload(**inputs.with_defaults(stated)), degrees)
-    step = price(case.model, case.cluster, case.workload, case.layout, explain=explain)
+    return answer(case, price(case.model, case.cluster, case.workload, case.layout, explain=explain), out, json)
+
+
+def answer(case: lay.Case, step: Step, out: Path | None, json: bool) -> int:
+    """Print a predicted step, write its plan where asked; the exit code."""
+    from planner.cli.output import note
+
     written = write_plan(out, case, step) if out is not None else None
     short = too_small(step)
     if short:

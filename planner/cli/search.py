@@ -26,11 +26,11 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("search", help="Legal layouts of a model on a cluster, ranked.")(search)
 
+Scenario = Annotated[str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario YAML, or a shipped one.")]
+
 
 def search(
-    scenario: Annotated[
-        str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario YAML, or a shipped one.")
-    ] = None,
+    scenario: Scenario = None,
     model: inputs.ModelName = None,
     cluster: inputs.ClusterName = None,
     seq_len: inputs.SeqLen = None,
@@ -96,10 +96,14 @@ def search(
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
         **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops, images),
     }  # fmt: skip
-    problem = problem_of(scenario, model, cluster, stated, space_of(space), objective, top)
-    _no_such_rows([number for number in save or [] if not 1 <= number <= problem.top], problem.top)
+    answer(problem_of(scenario, model, cluster, stated, space_of(space), objective, top), out, save or [], json)
+
+
+def answer(problem: Problem, out: Path | None, save: list[int], json: bool) -> None:
+    """Search, write what is asked for, and print."""
+    _no_such_rows([number for number in save if not 1 <= number <= problem.top], problem.top)
     result = find(problem)
-    files = write(result, problem, out, save or [])
+    files = write(result, problem, out, save)
     if json:
         from planner.cli.output import print_json
 
