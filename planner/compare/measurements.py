@@ -21,7 +21,7 @@ from planner.compare.parallel_flags import cp_kind_of, parallel_switches_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
 from planner.layout.splits import megatron_layout, megatron_split
-from planner.model.spec import ModelSpec
+from planner.model.spec import LatentAttention, Mlp, ModelSpec, Moe
 from planner.plan import Lora, Workload
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
@@ -131,6 +131,33 @@ def _heads(row: Row, assumed: list[str]) -> int:
     return heads
 
 
+def _agrees(row: Row, known: ModelSpec) -> bool:
+    """Whether every figure of the shape that the row states is that of a known architecture.
+
+    Then the rest (ends, norms, biases, ranks of latent attention, vocabulary) is that architecture's too.
+    """
+    experts = next((layer.ffn for layer in known.layers if isinstance(layer.ffn, Moe)), None)
+    dense = next((layer.ffn for layer in known.layers if isinstance(layer.ffn, Mlp)), None)
+    mixers = {layer.softmax.n_heads: layer.softmax for layer in known.layers if layer.softmax is not None}
+    if len(mixers) != 1:
+        return False
+    (attention,) = mixers.values()
+    latent = isinstance(attention, LatentAttention)
+    pairs: list[tuple[float | None, float | None]] = [
+        (row.layers, known.n_layers), (row.hidden, known.hidden), (row.heads, attention.n_heads),
+        (row.n_experts or None, experts.n_experts if experts else None),
+        (row.topk or None, experts.top_k if experts else None),
+        (row.moe_ffn_hidden or None, experts.ffn_hidden if experts else None),
+        (row.ffn_hidden or None, dense.ffn_hidden if dense else row.ffn_hidden),
+    ]  # fmt: skip
+    if not latent:
+        pairs += [(row.kv_heads, attention.n_kv_heads), (row.head_dim, attention.qk_dim)]
+    if dense is not None and row.gated_mlp is not None:
+        pairs.append((row.gated_mlp, int(dense.gated)))
+    stated_moe = bool(row.n_experts) == (experts is not None)
+    return stated_moe and latent == (row.attention == "mla") and all(s is None or s == k for s, k in pairs)
+
+
 def _model(row: Row, assumed: list[str]) -> ModelSpec:
     from planner.model.shape import from_shape
 
@@ -140,6 +167,10 @@ def _model(row: Row, assumed: list[str]) -> ModelSpec:
             raise UnreadableRowError(f"the shape is not stated and {row.model!r} is not a known architecture")
         assumed.append(f"shape of {known.name}")
         return known
+    if known is not None and _agrees(row, known):
+        if row.vocab is None:
+            assumed.append(f"vocab={known.vocab}")
+        return known if row.vocab in (None, known.vocab) else replace(known, vocab=row.vocab)
     if row.n_experts and (row.moe_ffn_hidden is None or row.topk is None):
         raise UnreadableRowError("width or number of chosen experts is not stated")
     shared = (row.shared_experts or 0.0) * (row.moe_ffn_hidden or 0)

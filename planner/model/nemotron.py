@@ -1,4 +1,7 @@
-"""Nemotron-H: layers named by a pattern, each one part behind one norm. Nemotron-NAS: blocks of unequal width.
+"""Nemotron 3 and 4, Nemotron-H (layers named by a pattern, each one part behind one norm) and Nemotron-NAS.
+
+Nemotron (``NemotronConfig``, transformers 5.24.0): layer norms with biases, squared ReLU, half of each head
+rotated, no biases in matrices, untied head, 256,000 tokens.
 
 Nemotron-H (``NemotronHConfig``; arXiv 2504.03624): ``M`` is Mamba-2, ``*`` attention without positions, ``-`` an MLP
 with squared ReLU, ``E`` routed experts. Nemotron-NAS (``DeciLMConfig``, remote code): each entry of block_configs
@@ -15,6 +18,45 @@ from planner.model.base import ConfigKeys, Importer, kind_of
 from planner.model.spec import Attention, DecoderLayer, Mamba2, Mlp, ModelSpec, Moe
 
 _PARTS = "M*-E"
+
+
+class Nemotron(Importer):
+    """`model_type` nemotron."""
+
+    model_types = ("nemotron",)
+
+    def build(self, keys: ConfigKeys) -> ModelSpec:
+        """See `Importer.build`."""
+        hidden, ffn = keys.integer("hidden_size"), keys.integer("intermediate_size")
+        n_layers, heads = keys.layer_count("num_hidden_layers"), keys.integer("num_attention_heads")
+        vocab = keys.integer("vocab_size", 256000)
+        kv, head_dim = keys.kv_heads(heads, heads), keys.head_dim(hidden, heads)
+        bias, mlp_bias = keys.flag("attention_bias", False), keys.flag("mlp_bias", False)
+        positions, theta = keys.integer("max_position_embeddings", 4096), keys.rope_theta()
+        tied, rotary = keys.flag("tie_word_embeddings", False), keys.rotary_fraction(0.5)
+        activation, eps = keys.text("hidden_act", "relu2"), keys.number("norm_eps", 1e-5)
+        keys.finish()
+        layer = DecoderLayer(
+            Attention(heads, kv, head_dim, qkv_bias=bias, out_bias=bias),
+            Mlp(ffn, gated=False, bias=mlp_bias, activation=activation),
+            norm="layer",
+            norm_bias=True,
+        )
+        return ModelSpec(
+            name=keys.name,
+            family="nemotron",
+            hidden=hidden,
+            vocab=vocab,
+            layers=(layer,) * n_layers,
+            norm="layer",
+            norm_bias=True,
+            norm_eps=eps,
+            tied_embeddings=tied,
+            max_positions=positions,
+            rope_theta=theta,
+            rotary_fraction=rotary,
+            source=keys.source,
+        )
 
 
 class NemotronH(Importer):

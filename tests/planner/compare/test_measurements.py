@@ -340,3 +340,15 @@ def test_a_generation_without_a_name_is_the_gpu_of_its_hosts() -> None:
     assert "GB200 for 'Blackwell-unnamed'" in four.assumed
     eight = to_case(gpt(gpu="NVIDIA Blackwell", n_gpus=8, gpus_per_node=8, dp=8, gbs=8, **cells))
     assert eight.cluster.device.name == "b200-sxm-180gb"
+
+
+def test_a_row_that_states_the_figures_of_a_known_model_is_that_model() -> None:
+    figures = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn_hidden": 16384, "head_dim": 128}
+    case = to_case(gpt(model="Nemotron3-8B", vocab=None, **figures))
+    # 256,000 tokens and an untied head, which the row does not say and the architecture has
+    assert case.model.vocab == 256000
+    assert not case.model.tied_embeddings
+    assert "vocab=256000" in case.assumed
+    fewer = to_case(gpt(model="Nemotron3-8B", vocab=51200, **{**figures, "layers": 30}))
+    assert fewer.model.n_layers == 30
+    assert fewer.model.tied_embeddings  # other figures: a GPT of that shape
