@@ -130,12 +130,13 @@ def memory(
     most = peak(stage, schedule, pp, layouts.microbatches(workload.gbs), vpp)
     scratch = empty_gradient_bytes(model, workload, layouts, preset, pp, vpp, schedule)
     scratch = scratch + workspace_bytes(cluster.device, preset)
-    return _estimate(held, window, most, scratch, cluster, layouts)
+    return _estimate(held, window, most, scratch, cluster, layouts, preset)
 
 
 def _estimate(
-    held: States, window: Windows, most: Peak, workspace: FloatArray, cluster: Cluster, layouts: LayoutBatch
-) -> MemoryEstimate:
+    held: States, window: Windows, most: Peak, workspace: FloatArray, cluster: Cluster, layouts: LayoutBatch,
+    preset: FrameworkPreset,
+) -> MemoryEstimate:  # fmt: skip
     """Put the moments together and find the largest of each rank."""
     shape = held.parameters.shape
     always = {
@@ -157,6 +158,11 @@ def _estimate(
     }
     sums = {name: np.asarray(sum(parts.values())) for name, parts in inside.items()}
     moment = np.stack([sums[name] for name in MOMENTS]).argmax(axis=0)
+    # Flat tensors fit no free block that activations left: what step and optimizer take is held side by side.
+    base = sum(kept.values())
+    apart = np.minimum(sums["step"], sums["optimizer"]) - base if preset.flat_gradients else np.zeros(shape)
     gpu = float(cluster.device.kind == "gpu")
-    by_moment = {name: {**inside[name], "allocator": fragments(sums[name]) * gpu, **outside} for name in MOMENTS}
+    by_moment = {
+        name: {**inside[name], "allocator": (fragments(sums[name]) + apart) * gpu, **outside} for name in MOMENTS
+    }
     return MemoryEstimate(by_moment, most.action, moment)

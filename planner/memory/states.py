@@ -56,6 +56,8 @@ def states(
         total["optimizer"] += part.trained * each["optimizer"] + part.other * each["other_optimizer"]
         owned = part.trained / np.where(layouts.zero_stage >= 1, shard, 1.0)[:, None]
         total["stepping"] += owned * step_bytes(workload, preset)
+        if preset.flat_gradients:
+            total["stepping"] += np.minimum(part.trained * gradient_bytes(workload, preset), float(preset.bucket_bytes))
         total["loading"] += _loading(workload, layouts, preset, part, owned)
         total["saving"] += _saving(layouts, preset, part, elements.weights.gathered)
     return States(**total)
@@ -66,13 +68,15 @@ def step_bytes(workload: Workload, preset: FrameworkPreset) -> float:
 
     Narrow gradients beside fp32 main weights are copied to fp32 first (Megatron-Core
     optimizer/distrib_optimizer.py ``_copy_model_grads_to_main_grads``; DeepSpeed runtime/zero/stage_1_and_2.py,
-    ``single_partition_of_fp32_groups[i].grad``). Eager multi-tensor Adam makes the square root of its second moment for
+    ``single_partition_of_fp32_groups[i].grad``), DeepSpeed from a flat copy of what it owns
+    (``flatten_dense_tensors_aligned``). Eager multi-tensor Adam makes the square root of its second moment for
     all parameters at once (torch/optim/adam.py ``_multi_tensor_adam``, ``_foreach_sqrt``); fused kernels make nothing.
     """
     copies = 4.0 - gradient_bytes(workload, preset) if main_bytes(workload, preset) else 0.0
     copied = 4.0 if copies > 0.0 and optimizers.MAIN_DTYPES[workload.main_dtype] == 4.0 else 0.0
+    flat = gradient_bytes(workload, preset) if preset.flat_gradients and copied else 0.0
     eager = 0.0 if preset.fused_optimizer or not optimizers.get(workload.optimizer).state_bytes else 4.0
-    return copied + eager
+    return copied + flat + eager
 
 
 def _loading(

@@ -44,13 +44,18 @@ def _rank(step: _Step, r: int) -> Sized:
     everything = dense.all + expert.all
     loading = (4 * everything if p.loads_whole and z >= 3 else 0) + (4 * sum(owned) if p.flat_gradients else 0)
     candidates = [("load", fixed | {"temporary": loading}), *((n, kept | b) for n, b in _steps(step, r, dense, expert))]
-    candidates.append(("optimizer", kept | {"temporary": sum(owned) * _stepping(step)}))
+    flat = min(dense.trained * step.grad, p.bucket_bytes) + min(expert.trained * step.grad, p.bucket_bytes)
+    updating = sum(owned) * _stepping(step) + (flat if p.flat_gradients else 0.0)
+    candidates.append(("optimizer", kept | {"temporary": updating}))
     wide = everything * step.width
     candidates.append(("save", kept | {"gathered": wide if p.saves_whole and z >= 3 else 0.0}))
     name, best = max(candidates, key=lambda c: sum(c[1].values()))
     best = dict(best)
     gpu = step.cluster.device.kind == "gpu"
-    best["allocator"] = ceil(sum(best.values()) * FRAGMENTS / (2 * MIB)) * 2 * MIB if gpu else 0.0
+    # DeepSpeed's flat tensors lie beside what the largest action of the step holds, not in its place.
+    working = max(sum(c[1].values()) for c in candidates[1:-2]) - sum(kept.values())
+    beside = min(working, updating) if p.flat_gradients else 0.0
+    best["allocator"] = ceil(sum(best.values()) * FRAGMENTS / (2 * MIB)) * 2 * MIB + beside if gpu else 0.0
     best["nccl"] = _communicators(step) if gpu else 0.0
     best["context"] = float(step.cluster.context_bytes)
     return Sized(best, name)
@@ -159,7 +164,7 @@ def _stepping(step: _Step) -> float:
     p, w = step.preset, step.workload
     total = 0.0
     if p.compute_copy and step.width < 4 and w.main_dtype == "fp32" and step.grad < 4:
-        total += 4.0
+        total += 4.0 + (step.grad if p.flat_gradients else 0.0)
     if not p.fused_optimizer and MOMENTS[w.optimizer]:
         total += 4.0
     return total

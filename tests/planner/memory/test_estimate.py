@@ -116,12 +116,13 @@ def test_workspaces() -> None:
 
 
 def test_deepspeeds_optimizer_copies_its_share_of_the_gradients() -> None:
-    # ZeRO-1 over 8 ranks: fp16 parameters and gradients, 12 bytes of a share, and 4 of it while the step runs.
+    # ZeRO-1 over 8 ranks: fp16 parameters and gradients, 12 bytes of a share; while the step runs its gradients flat in
+    # fp16 and in fp32, beside one bucket of all gradients (below 5e8 elements here).
     workload = Workload(512, 64, "fp16", "adamw", "deepspeed")
     found = sized(gpt(), Layout(dp=8, zero_stage=1), workload)
     n = gpt().parameters
     moment = found.by_moment["optimizer"]
-    assert moment["temporary"][0, 0] == pytest.approx(4 * n / 8)
+    assert moment["temporary"][0, 0] == pytest.approx((2 + 4) * n / 8 + 2 * n)
     assert moment["parameters"][0, 0] + moment["gradients"][0, 0] == pytest.approx(4 * n)
     assert found.by_moment["load"]["temporary"][0, 0] == pytest.approx(4 * n / 8)
 
@@ -151,3 +152,14 @@ def test_every_moment_has_known_categories_and_the_largest_is_the_peak() -> None
     assert (found.footprint.allocated < found.footprint.reserved).all()
     assert (found.footprint.low < found.footprint.mid).all()
     assert (found.footprint.mid < found.footprint.high).all()
+
+
+def test_flat_tensors_lie_beside_what_the_step_holds() -> None:
+    # The allocator gives a tensor one contiguous block: DeepSpeed's flat gradients reuse none of the activations'.
+    workload = Workload(512, 64, "fp16", "adamw", "deepspeed")
+    plain = Workload(512, 64, "fp16", "adamw", "deepspeed", switches=(("flat_gradients", "false"),))
+    flat, without = (sized(gpt(), Layout(dp=8, zero_stage=1), w) for w in (workload, plain))
+    used = sum(float(flat.by_moment["step"][name][0, 0]) for name in ("activations", "logits", "temporary"))
+    beside = min(used, float(flat.by_moment["optimizer"]["temporary"][0, 0]))
+    more = flat.by_moment["step"]["allocator"][0, 0] - without.by_moment["step"]["allocator"][0, 0]
+    assert more == pytest.approx(beside, rel=1e-6)
