@@ -27,7 +27,11 @@ LowerLayer = Callable[[DecoderLayer, Shapes], Block]
 
 
 def require_images(model: ModelSpec, workload: Workload) -> None:
-    """Raise `InputError` where a model takes no images, or a sequence is shorter than the tokens of its images."""
+    """Raise `InputError` where a model takes no images, or a sequence is not what its images make of it."""
+    if model.patches is not None and workload.tokens_per_sequence != model.patches.tokens:
+        token = " and a class token" if model.patches.class_token else ""
+        what, why = f"seq_len is {workload.seq_len}", f"a sequence is one image: {model.patches.patches} patches{token}"
+        raise InputError(Fault(what, "workload.seq_len", why, f"seq_len {model.patches.tokens}"))
     if not workload.images:
         return
     where = "workload.images"
