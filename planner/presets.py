@@ -282,6 +282,7 @@ _PRESETS: dict[str, FrameworkPreset] = {
             saves_whole=True,
             attention_impl="flashattn-fa2",
             recomputes=MEGATRON_RECOMPUTES,
+            recompute_stops_early=True,
             skips_masked=False,
             compute_copy=False,
             fp8_recipe="fp8-delayed",
@@ -293,11 +294,13 @@ _PRESETS: dict[str, FrameworkPreset] = {
             reduce_each_microbatch=True,
             fused_optimizer=False,
             notes="MosaicML Composer with llm-foundry: FSDP1, one group a block, FlashAttention-2 with MPT's ALiBi "
-            "bias; the masked half is taken as computed, which its own rows of 8,000 tokens and more suggest and no "
+            "bias; non-reentrant checkpoints; the masked half is taken as computed, which its own rows of 8,000 tokens and more suggest and no "
             "code was read for; eager elementwise "
             "kernels, low precision LayerNorm as an eager operator, eager decoupled AdamW, flash-attn's cross "
             "entropy.",
-            source="github mosaicml/llm-foundry scripts/train/benchmarking; composer mixed_precision DEFAULT",
+            source="github mosaicml/llm-foundry scripts/train/benchmarking/submit_benchmarks.py "
+            "(activation_checkpointing_reentrant, low_precision_layernorm), llmfoundry/models/layers/norm.py; composer "
+            "mixed_precision DEFAULT",
         ),
         _NEMO,
         _BRIDGE,
