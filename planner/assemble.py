@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hwmodels.collectives import beside
 from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_costs
 from planner.intervals import Spreads
-from planner.layout import SCHEDULES, LayoutBatch
+from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
 from planner.once import data_parallel_wait, optimizer, sends, tied
 from planner.pairs import unpaired_shares
@@ -72,17 +72,19 @@ class Group:
     flops: FloatArray
 
 
-def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray, int, int, str, int, bool]]:
-    """Split positions `index` into runs that share (pp, vpp, schedule, ZeRO class, sharing)."""
+def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray, int, int, str, int, bool, str]]:
+    """Split positions `index` into runs that share (pp, vpp, schedule, ZeRO class, sharing, reshard)."""
     sub = priced.layouts.take(index)
     experts = any(layer.is_moe for layer in priced.model.layers)
     sharing = ((sub.dp * sub.cp > 1) | ((sub.edp > 1) & experts)).astype(np.int64)
     zero = np.where(sharing == 1, sub.zero_stage, 0)
-    shaped = replace(sub, zero_stage=zero, sp=sharing)  # sp has no part in the shape: its place holds sharing
-    first, inverse = shaped.distinct(("pp", "vpp", "schedule", "zero_stage", "sp"))
+    reshard = np.where(zero == 3, sub.reshard, 0)
+    # sp has no part in the shape: its place holds sharing
+    shaped = replace(sub, zero_stage=zero, sp=sharing, reshard=reshard)
+    first, inverse = shaped.distinct(("pp", "vpp", "schedule", "zero_stage", "sp", "reshard"))
     for i, f in enumerate(first):
         pp, vpp, schedule = int(sub.pp[f]), int(sub.vpp[f]), SCHEDULES[int(sub.schedule[f])]
-        yield index[inverse == i], pp, vpp, schedule, int(zero[f]), bool(sharing[f])
+        yield index[inverse == i], pp, vpp, schedule, int(zero[f]), bool(sharing[f]), RESHARDS[int(reshard[f])]
 
 
 def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
@@ -120,12 +122,19 @@ def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedu
 
 
 def assemble(
-    priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str, zero_stage: int, sharing: bool
+    priced: PricedModel,
+    index: IntArray,
+    pp: int,
+    vpp: int,
+    schedule: str,
+    zero_stage: int,
+    sharing: bool,
+    reshard: str = "default",
 ) -> Group:
     """Durations of every node for the layouts at `index`, which share the rest of the arguments."""
     layouts = priced.layouts.take(index)
     comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule,
-                     priced.workload.mtp_layers)  # fmt: skip
+                     priced.workload.mtp_layers, reshard)  # fmt: skip
     first, same = layouts.distinct(DATA_PARALLEL_KEYS)
     alike = layouts.take(first)
     data = data_parallel_costs(
@@ -166,12 +175,14 @@ def _stage_costs(
     reducing = beside(priced.cluster, "reduce_scatter" if zero_stage else "all_reduce", nodes)
     gathering = beside(priced.cluster, "all_gather", nodes)
     none = np.zeros_like(work.forward)
-    overlapped = comm.reduce in ("bucketed", "each"), comm.prefetch > 0 and comm.unshard == "each"
+    overlapped = comm.reduce in ("bucketed", "each"), comm.prefetch > 0 and comm.unshard in ("each", "forward")
     reduced_beside = reducing.taken(data.reduce_s.mid) if overlapped[0] else none
     gathered_beside = gathering.taken(data.unshard_s.mid) if overlapped[1] else none
     onward, back, sending = sends(priced, layouts, stages.rows, pp, stages.vpp, stages.schedule)
     copied_in = data.copy_in_s if overlapped[0] else none
-    copied_out, copied_once = (data.copy_out_s if comm.unshard == when else none for when in ("each", "once"))
+    copied_once = data.copy_out_s if comm.unshard == "once" else none
+    copied_out = data.copy_out_s if comm.unshard in ("each", "forward") else none
+    again = gathered_beside + copied_out if comm.unshard == "each" else none
     update = optimizer(priced, data, layouts, pp, stages.vpp, stages.schedule)
 
     def cut(value: FloatArray) -> FloatArray:
@@ -186,7 +197,7 @@ def _stage_costs(
 
     costs = StageCosts(
         forward_s=stages.forward_pieces(work.forward, k) + (gathered_beside + copied_out)[..., None],
-        backward_input_s=cut(work.backward_input / k + gathered_beside + copied_out),
+        backward_input_s=cut(work.backward_input / k + again),
         backward_weight_s=cut(work.backward_weight / k),
         backward_sync_extra_s=cut(reduced_beside + copied_in),
         send_forward_s=onward,

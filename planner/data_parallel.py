@@ -22,7 +22,7 @@ from planner.schedule import get as get_schedule
 from planner.shard_copies import copy_in_seconds, copy_out_seconds
 from planner.simulate.costs import CommPlan
 from planner.stages import StageSums
-from planner.state import gradient_bytes, keeps_gathered, reduces_each
+from planner.state import gathers, gradient_bytes, reduces_each
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,7 +33,7 @@ change the exposed first and last piece by less than 1/40 of the traffic."""
 
 def comm_plan(
     model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero_stage: int, sharing: bool,
-    schedule: str = "1f1b", mtp_layers: int = 0,
+    schedule: str = "1f1b", mtp_layers: int = 0, reshard: str = "default",
 ) -> CommPlan:  # fmt: skip
     """Which communication nodes a step has.
 
@@ -43,6 +43,8 @@ def comm_plan(
         Whether any parameter is held by several ranks: dp·cp > 1, or experts with edp > 1.
     mtp_layers : int
         Prediction steps, which share the embedding with the first stage.
+    reshard : str
+        Of `planner.layout.RESHARDS`.
     """
     layers = max(model.n_layers // (pp * vpp), 1)
     tied = (model.tied_embeddings or mtp_layers > 0) and pp > 1
@@ -52,10 +54,9 @@ def comm_plan(
     buckets = min(layers, MAX_BUCKETS)
     each = reduces_each(preset, pp, zero_stage)
     if zero_stage >= 3:
-        keeps = keeps_gathered(preset, pp)
         return CommPlan(
             buckets,
-            "once" if keeps else "each",
+            gathers(preset, pp, reshard),
             1 if preset.prefetch_params else 0,
             "each" if each else "bucketed",
             blocking,

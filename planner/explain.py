@@ -125,7 +125,7 @@ def _stream_rows(priced: PricedModel, group: Group) -> Iterator[dict[str, Any]]:
     costs, comm, m = group.costs.take(np.arange(1)), group.comm, int(group.microbatches[0])
     zero, spreads = int(group.layouts.zero_stage[0]), group.spreads
     shard, law = ("fsdp" if zero else "dp_cp"), float(spreads.data_parallel[0])
-    gathers = {"none": 0, "once": 1, "each": 2 * m}[comm.unshard]
+    gathers = {"none": 0, "once": 1, "forward": m, "each": 2 * m}[comm.unshard]
     reductions = {"none": 0, "end": 1, "bucketed": 1, "each": m}[comm.reduce]
     scatter = "reduce_scatter" if zero else "all_reduce"
     sends = costs.send_forward_s + costs.send_backward_s

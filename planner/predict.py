@@ -48,9 +48,9 @@ def predict(
 
 def step_of(priced: PricedModel, *, timeline: bool = False, explain: bool = False) -> Step:
     """The `Step` of the only layout of `priced`."""
-    index, pp, vpp, schedule, stage, sharing = next(dag_groups(priced, np.arange(1)))
-    group = assemble(priced, index, pp, vpp, schedule, stage, sharing)
-    sized = group_memory(priced, index, pp, vpp, schedule)
+    shape = next(dag_groups(priced, np.arange(1)))
+    group = assemble(priced, *shape)
+    sized = group_memory(priced, *shape[:4])
     step = detail(priced, group, 0, sized, with_timeline=timeline)
     if explain:
         step.explain.extend(explain_rows(priced, group))

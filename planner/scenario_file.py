@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from hwmodels.errors import Fault, InputError
 from planner.framework import CP_KINDS
-from planner.layout import RECOMPUTE, SCHEDULES
+from planner.layout import RECOMPUTE, RESHARDS, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
 from planner.presets import names as framework_names
@@ -24,7 +24,9 @@ from planner.switches import Switches, normal
 from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_IMAGES, MOST_MTP, VISIONS
 
 MAX = "max"
-NAMED: dict[str, tuple[str, ...]] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS}
+NAMED: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS, "reshard": RESHARDS,
+}  # fmt: skip
 _LIMIT = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*$")
 _SPAN = re.compile(r"^\s*(\d+)\s*\.\.\s*(\d+)\s*$")
 
@@ -172,6 +174,7 @@ Recompute = Annotated[Any, PlainValidator(_words(RECOMPUTE))]
 ScheduleName = Annotated[Any, PlainValidator(_words(SCHEDULES))]
 ModuleSets = Annotated[Any, PlainValidator(_module_sets)]
 CpKind = Annotated[Any, PlainValidator(_words(CP_KINDS))]
+Reshard = Annotated[Any, PlainValidator(_words(RESHARDS))]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -266,6 +269,7 @@ class SearchFile(Strict):
     recompute_layers: Zero = None
     cp_kind: CpKind = None
     cp_ulysses: Zero = None
+    reshard: Reshard = None
     top: Count = 10
 
 
@@ -289,6 +293,7 @@ class ConstraintsFile(Strict):
     recompute_layers: ZeroLimit = None
     cp_kind: CpKind = None
     cp_ulysses: ZeroLimit = None
+    reshard: Reshard = None
     memory_headroom: Annotated[float, Field(strict=True, ge=0, lt=1)] | None = None
 
 

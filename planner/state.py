@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,16 +182,26 @@ def reduces_each(preset: FrameworkPreset, pp: int, zero_stage: int) -> bool:
     """Whether gradients are reduced after every micro-batch instead of once a step.
 
     Only ZeRO-2 and 3 gain by it (their gradients stay sharded); with a pipeline only in frameworks that
-    keep nothing whole over the step. Stage 3 needs parameters that are freed between uses too.
+    keep nothing whole over the step.
     """
-    if zero_stage < 2 or not preset.reduce_each_microbatch or (pp > 1 and preset.pipeline_keeps_gathered):
-        return False
-    return zero_stage == 2 or not keeps_gathered(preset, pp)
+    pipelined = pp > 1 and preset.pipeline_keeps_gathered
+    return zero_stage >= 2 and preset.reduce_each_microbatch and not pipelined
 
 
-def keeps_gathered(preset: FrameworkPreset, pp: int) -> bool:
-    """Whether stage 3 keeps gathered parameters until the end of a step."""
-    return not preset.reshard_after_forward or (pp > 1 and preset.pipeline_keeps_gathered)
+Gathers = Literal["once", "forward", "each"]
+
+
+def gathers(preset: FrameworkPreset, pp: int, reshard: str) -> Gathers:
+    """When stage 3 gathers parameters: once a step, before every forward, or before every forward and backward.
+
+    FSDP2 without resharding after the forward keeps parameters until the backward is done (``fully_shard``,
+    ``reshard_after_forward=False``); PyTorch's pipelining runtime does not reshard after a backward but the last
+    (``stage.py``, ``set_reshard_after_backward``), so that what is never freed after a forward is gathered once.
+    """
+    keeps = pp > 1 and preset.pipeline_keeps_gathered
+    if reshard == "always" or (reshard == "default" and preset.reshard_after_forward and not keeps):
+        return "each"
+    return "once" if keeps else "forward"
 
 
 def state_bytes(

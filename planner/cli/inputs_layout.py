@@ -50,6 +50,10 @@ RecomputeLayers = Annotated[
     ),
 ]
 Schedule = Annotated[str | None, typer.Option("--schedule", help="Pipeline schedule (list schedules).")]
+Reshard = Annotated[
+    str | None,
+    typer.Option("--reshard", help="Whether stage 3 frees parameters after the forward: default, always or never."),
+]
 CpKind = Annotated[
     str | None,
     typer.Option(

@@ -62,6 +62,7 @@ def predict(
     recompute_layers: lay.RecomputeLayers = None,
     cp_kind: lay.CpKind = None,
     cp_ulysses: lay.CpUlysses = None,
+    reshard: lay.Reshard = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")
     ] = False,
@@ -75,7 +76,7 @@ def predict(
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "stage_layers": stage_layers, "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
-        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses,
+        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,

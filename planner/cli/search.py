@@ -72,6 +72,7 @@ def search(
     cp_kind: Annotated[
         Range, typer.Option("--cp-kind", metavar="NAME,...", help="Kinds of context parallelism (the framework's).")
     ] = None,
+    reshard: Annotated[Range, typer.Option("--reshard", metavar="NAME,...", help="default, always, never.")] = None,
     cp_ulysses: Annotated[Range, _range("--cp-ulysses", "Inner degrees of hierarchical context parallelism.")] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")
@@ -90,7 +91,7 @@ def search(
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
-        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses,
+        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
@@ -123,7 +124,7 @@ def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:
     for name, text in options.items():
         if text is None:
             continue
-        if name in ("recompute", "recompute_modules", "schedule", "cp_kind"):
+        if name in ("recompute", "recompute_modules", "schedule", "cp_kind", "reshard"):
             found[name] = tuple(part.strip() for part in text.split(","))
             continue
         try:

@@ -219,6 +219,11 @@ def _schedule(row: Row) -> str:
     return text
 
 
+def _keeps_gathered(row: Row) -> bool:
+    """Whether a row's FSDP shards parameters between steps alone (PyTorch's SHARD_GRAD_OP, stage 2 in some sources)."""
+    return row.fsdp.upper() == "SHARD_GRAD_OP"
+
+
 def _zero_stage(row: Row, preset: FrameworkPreset, replicas: int, assumed: list[str]) -> int:
     """The stage over the dp·cp `replicas` of a parameter."""
     if replicas == 1:
@@ -227,7 +232,7 @@ def _zero_stage(row: Row, preset: FrameworkPreset, replicas: int, assumed: list[
             assumed.append("zero_stage=0 (one replica)")
         return 0
     if row.zero_stage is not None:
-        return row.zero_stage
+        return 3 if _keeps_gathered(row) else row.zero_stage
     if row.fsdp not in ("", "0"):
         assumed.append("zero_stage=3")
         return 3
@@ -286,6 +291,7 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
         zero_stage=_zero_stage(row, preset, dp * cp, assumed), mbs=mbs, schedule=schedule,
         cp_kind=cp_kind_of(row.other_flags) if cp > 1 else "",
+        reshard="never" if _keeps_gathered(row) and dp > 1 else "default",
     )  # fmt: skip
     return _recompute(row, preset, layout, assumed), gbs
 

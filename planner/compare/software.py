@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from planner.compare import flags as megatron
 from planner.compare.moe_flags import moe_switches_of
+from planner.compare.parallel_flags import parallel_switches_of
 
 _ON = ("true", "1", "yes", "")
 
@@ -61,7 +62,7 @@ def not_modelled(flags: str) -> tuple[str, ...]:
     found = []
     for name, value, text in _parts(flags):
         known = name in WORDS or name in STATED_ELSEWHERE
-        known = known or bool(moe_switches_of(text) or megatron.switches_of(text))
+        known = known or bool(moe_switches_of(text) or megatron.switches_of(text) or parallel_switches_of(text))
         if not known and value not in ("false", "0", "none"):
             found.append(f"flag {name}{'=' * bool(value)}{value} not modelled")
     return tuple(dict.fromkeys(found))

@@ -26,6 +26,9 @@ BoolArray = NDArray[np.bool_]
 
 SCHEDULES: tuple[str, ...] = schedule_names()
 DEGREES: tuple[str, ...] = ("tp", "sp", "cp", "pp", "vpp", "dp", "ep", "etp", "zero_stage", "fsdp", "mbs")
+RESHARDS: tuple[str, ...] = ("default", "always", "never")
+"""When stage 3 frees gathered parameters: as the framework does, after every forward, or not before the backward is
+done (torchtitan ``fsdp_reshard_after_forward``; PyTorch FSDP ``SHARD_GRAD_OP`` is never)."""
 OPEN_CP_KINDS: tuple[str, ...] = ("", *CP_KINDS)
 """Kinds of context parallelism; blank leaves it to the framework."""
 AXES: tuple[str, ...] = (
@@ -65,6 +68,7 @@ CODES: dict[str, Code] = {
     "recompute": _position(RECOMPUTE),
     "schedule": _position(SCHEDULES),
     "cp_kind": _position(OPEN_CP_KINDS),
+    "reshard": _position(RESHARDS),
     "stage_layers": Code(split_id, split_of),
     "recompute_modules": Code(modules_code, modules_of),
     "recompute_layers": Code(split_id, split_of),
@@ -96,6 +100,8 @@ class Layout:
         Kind of activation recomputation (`planner.layout.recompute`).
     schedule : str
         Name of a pipeline schedule; 1f1b when pp is 1.
+    reshard : {'default', 'always', 'never'}
+        Whether stage 3 frees parameters after the forward and gathers them again for the backward.
     cp_kind : str
         How attention crosses the cp ranks: ring (keys and values travel from rank to rank), all-gather (of keys and
         values), ulysses (all-to-all from sequence to heads and back), hierarchical (ulysses over `cp_ulysses`
@@ -130,6 +136,7 @@ class Layout:
     recompute_layers: tuple[int, ...] = ()
     cp_kind: str = ""
     cp_ulysses: int = 0
+    reshard: str = "default"
 
     @property
     def world(self) -> int:
@@ -151,6 +158,8 @@ class Layout:
             parts.append(f"zero{self.zero_stage}")
         if self.zero_stage and self.fsdp not in (0, self.dp):
             parts.append(f"fsdp{self.fsdp}")
+        if self.reshard != "default":
+            parts.append(f"reshard-{self.reshard}")
         parts.append(f"mbs{self.mbs}")
         if self.recompute != "none":
             numbers = ",".join(map(str, self.recompute_layers))
@@ -196,6 +205,7 @@ class LayoutBatch:
     recompute_layers: IntArray
     cp_kind: IntArray
     cp_ulysses: IntArray
+    reshard: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:

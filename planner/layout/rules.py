@@ -13,6 +13,7 @@ from hwmodels.errors import Fault, InputError
 from planner.layout import context_rules, expert_rules, model_rules, precision_rules, recompute_rules
 from planner.layout.degrees import (
     OPEN_CP_KINDS,
+    RESHARDS,
     SCHEDULES,
     BoolArray,
     IntArray,
@@ -341,6 +342,16 @@ RULES: tuple[Rule, ...] = (
         expert_rules.capacity_dispatcher,
         expert_rules.explain_capacity_dispatcher,
     ),
+    Rule(
+        "reshard-stage",
+        "Only stage 3 frees parameters that it has gathered.",
+        lambda b, c: np.asarray((b.reshard == 0) | (b.zero_stage == 3)),
+        lambda lay, c: (
+            f"reshard={lay.reshard} with zero_stage={lay.zero_stage}",
+            "parameters are sharded in stage 3 alone",
+            "reshard=default, or zero_stage=3",
+        ),
+    ),
     Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, explain_zero_known),
     Rule(
         "framework-zero-pipeline",
@@ -433,7 +444,8 @@ def faults(layout: Layout, context: RuleContext, where: str = "") -> list[Fault]
 
 def _unknown_names(layout: Layout, where: str) -> list[Fault]:
     found = []
-    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("cp_kind", OPEN_CP_KINDS)):
+    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("cp_kind", OPEN_CP_KINDS),
+                          ("reshard", RESHARDS)):  # fmt: skip
         value, why = getattr(layout, name), "it is not a known name"
         if value not in allowed:
             found.append(Fault(f"{name} is {value!r}", where, why, " or ".join(filter(None, allowed)), f"{name}-known"))

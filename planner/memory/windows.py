@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.elements import StageElements
-from planner.layout import LayoutBatch
+from planner.layout import RESHARDS, LayoutBatch
 from planner.memory.in_flight import largest
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
-from planner.state import LocalParameters, block_parameters, gradient_bytes, keeps_gathered
+from planner.state import LocalParameters, block_parameters, gathers, gradient_bytes
 from planner.workload.lower import Lowered
 
 FloatArray = NDArray[np.float64]
@@ -113,7 +113,7 @@ def _unsharded(
         for block, here in ((first, part == 0), (last, part == pp * vpp - 1)):
             ends[:, rank] += np.broadcast_to(gathered(block), (n,)) * here
             own[:, rank] += np.broadcast_to(trained(block), (n,)) * here
-    kept = keeps_gathered(preset, pp)
-    params = whole if kept else np.minimum((1.0 + preset.prefetch_params) * layer + ends, whole)
+    kept = np.asarray([gathers(preset, pp, word) != "each" for word in RESHARDS])[layouts.reshard][:, None]
+    params = np.where(kept, whole, np.minimum((1.0 + preset.prefetch_params) * layer + ends, whole))
     reduced = update * (width + (grad if grad != width else 0.0)) + own * width
     return np.asarray(params), np.asarray(params + reduced)

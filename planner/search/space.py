@@ -13,6 +13,7 @@ from hwmodels.errors import Fault, InputError
 from planner.layout import (
     OPEN_CP_KINDS,
     RECOMPUTE,
+    RESHARDS,
     SCHEDULES,
     Layout,
     LayoutBatch,
@@ -39,7 +40,7 @@ class Space:
     Attributes
     ----------
     tp, sp, cp, pp, vpp, dp, ep, etp, zero_stage, fsdp, mbs : tuple of int
-    recompute, schedule, cp_kind : tuple of str
+    recompute, schedule, cp_kind, reshard : tuple of str
     recompute_modules : tuple of str
         Sets of modules such as ``"layernorm+moe_act"``, for the selective policies.
     recompute_layers : tuple of int
@@ -64,6 +65,7 @@ class Space:
     recompute_layers: tuple[int, ...] = ()
     cp_kind: tuple[str, ...] = ()
     cp_ulysses: tuple[int, ...] = ()
+    reshard: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
@@ -74,7 +76,7 @@ class Space:
             for name in ranges
             if name not in known
         ]
-        known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS}
+        known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS}
         for name, allowed in known_words.items():
             bad = [v for v in ranges.get(name, ()) if v not in allowed]
             faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", " or ".join(allowed)) for v in bad]
@@ -163,8 +165,9 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     axes.append(np.asarray([split_id(number) for number in numbers], dtype=np.int64))
     axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
     axes += [np.asarray(values, dtype=np.int64) for values in _kinds(space, ranges["cp"])]
+    axes.append(np.asarray([RESHARDS.index(word) for word in (space.reshard or RESHARDS[:1])], dtype=np.int64))
     even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
-    policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses")
+    policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses", "reshard")
     grid = _grid(axes, [*names, *policies], even)
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
@@ -252,6 +255,9 @@ def _grid(
             )
         elif name == "cp_kind":
             keep = (columns["cp"] > 1) | (columns["cp_kind"] == axis[0])
+        elif name == "reshard":  # without stage 3 the neutral word alone
+            keep = (columns["zero_stage"] == 3) | (columns["reshard"] == min(axis))
+            columns["reshard"] = np.where(columns["zero_stage"] == 3, columns["reshard"], 0)
         elif name == "cp_ulysses":
             two = (columns["cp_kind"] == OPEN_CP_KINDS.index("hierarchical")) & (columns["cp"] > 1)
             keep = (columns["cp_ulysses"] > 0) == two

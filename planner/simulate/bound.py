@@ -148,7 +148,7 @@ def _busy(view: _Stages, count: FloatArray, costs: StageCosts, comm: CommPlan) -
 
 
 def _gathers(count: FloatArray, costs: StageCosts, comm: CommPlan) -> FloatArray:
-    times = 2.0 * count if comm.unshard == "each" else np.ones_like(count)
+    times = {"each": 2.0 * count, "forward": count}.get(comm.unshard, np.ones_like(count))
     total: FloatArray = times[:, None] * _whole(costs.unshard_s).sum(axis=2)
     return total
 

@@ -110,7 +110,7 @@ class Builder:
         first_of[self.a_stage[at]] = at  # from the back, so the first one of a stage stays
         first_use = np.zeros(len(kind), bool)
         first_use[first_of] = True
-        gathered = {"none": False, "once": first_use, "each": True}[self.comm.unshard]
+        gathered = {"none": False, "once": first_use, "forward": forward, "each": True}[self.comm.unshard]
         self.split = self.synced | gathered
 
     def build(self) -> Dag:
@@ -240,7 +240,8 @@ class Builder:
         self.users = np.zeros(0, np.int64)
         if self.comm.unshard == "none":
             return
-        using = self.uses_parameters[self.node_action]
+        uses = self.a_kind == NodeKind.F if self.comm.unshard == "forward" else self.uses_parameters
+        using = uses[self.node_action]
         users, action = self.action_nodes[using], self.node_action[using]
         bucket = np.concatenate(self._nodes["bucket"])[users]
         if self.comm.unshard == "once":  # the first forward of each stage, whose buckets are nodes of their own
@@ -252,7 +253,7 @@ class Builder:
         rank, stage = self.a_rank[action], self.a_stage[action]
         nodes = self._add(
             len(users), rank=rank, stream=DP_AG, kind=NodeKind.UNSHARD, stage=stage, bucket=bucket,
-            microbatch=self.a_microbatch[action] if self.comm.unshard == "each" else -1,
+            microbatch=self.a_microbatch[action] if self.comm.unshard in ("each", "forward") else -1,
             slot=self.slots.offset("unshard") + self.place[stage] * self.comm.buckets + bucket,
         )
         self._chain(nodes, rank)

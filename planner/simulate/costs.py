@@ -24,9 +24,10 @@ class CommPlan:
     buckets : int
         Pieces K into which a virtual stage is cut for communication (layers, DDP buckets);
         1 when nothing overlaps.
-    unshard : {'none', 'once', 'each'}
+    unshard : {'none', 'once', 'forward', 'each'}
         No parameter gathering (ZeRO <= 2); one gather of each bucket before its first use in
-        the step, kept until the end (reshard_after_forward=False); or a gather before every
+        the step, kept until the end; a gather before every forward, kept until its backward is done
+        (forward: reshard_after_forward=False); or a gather before every
         forward and every backward of every micro-batch (ZeRO-3, reshard after forward).
         Gathers run on stream ``"dp_ag"`` in the order of use, at most `prefetch` buckets ahead
         of the compute that needs them.
@@ -48,7 +49,7 @@ class CommPlan:
     """
 
     buckets: int = 1
-    unshard: Literal["none", "once", "each"] = "none"
+    unshard: Literal["none", "once", "forward", "each"] = "none"
     prefetch: int = 1
     reduce: Literal["none", "end", "bucketed", "each"] = "none"
     p2p_blocking: bool = True

@@ -74,7 +74,8 @@ def _faults(comm: CommPlan) -> list[Fault]:
         found.append(Fault(f"buckets is {comm.buckets}", "CommPlan", "a stage is at least one piece", "buckets=1"))
     if comm.prefetch < 0:
         found.append(Fault(f"prefetch is {comm.prefetch}", "CommPlan", "", "prefetch=0"))
-    for name, allowed in (("unshard", ("none", "once", "each")), ("reduce", ("none", "end", "bucketed", "each"))):
+    words = {"unshard": ("none", "once", "forward", "each"), "reduce": ("none", "end", "bucketed", "each")}
+    for name, allowed in words.items():
         if getattr(comm, name) not in allowed:
             found.append(Fault(f"{name} is {getattr(comm, name)!r}", "CommPlan", "", " or ".join(allowed)))
     return found

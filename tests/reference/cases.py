@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hwmodels.cluster import Cluster
 from hwmodels.cluster import load as load_cluster
 from planner import optimizers, presets
-from planner.layout import RECOMPUTE, Layout, RuleContext, divisors, faults
+from planner.layout import RECOMPUTE, RESHARDS, Layout, RuleContext, divisors, faults
 from planner.layout.recompute import MODULES
 from planner.model import load as load_model
 from planner.model.shape import from_shape
@@ -145,6 +145,10 @@ CASES: tuple[Case, ...] = (
              switches=(("tp_gemm_overlap", "true"),)),
     _trained("tp pieces mla", "deepseek-v2-lite", A, 8, 4096, Layout(tp=2, sp=1, dp=4, ep=8, zero_stage=1),
              switches=(("tp_gemm_overlap", "true"),)),
+    _case("fsdp never resharded", "llama-3.1-8b", H, "fsdp2", 64, 4096, dp=16, zero_stage=3, reshard="never"),
+    _case("fsdp resharded in a pipeline", "gpt", A, "fsdp2", 32, 1024, dp=2, pp=4, zero_stage=3, reshard="always"),
+    _case("megatron fsdp never resharded", "gpt", A, "megatron", 32, 1024, dp=2, pp=4, zero_stage=3, reshard="never"),
+    _case("hsdp never resharded", "moe", H, "composer", 32, 1024, dp=16, fsdp=8, zero_stage=3, reshard="never"),
     _case("fsdp of megatron", "llama-3.1-8b", H, "megatron", 64, 4096, dp=16, zero_stage=3),
     _case("fsdp of megatron pipeline", "gpt", A, "megatron", 32, 1024, dp=2, pp=4, zero_stage=3),
     _case("zero-2 of megatron pipeline", "gpt", A, "megatron", 32, 1024, dp=2, pp=4, zero_stage=2),
@@ -399,6 +403,7 @@ def cases(draw: st.DrawFn) -> Case:
         zero_stage=zero, fsdp=draw(st.sampled_from((0, *divisors(dp)))) if zero else 0, mbs=mbs,
         recompute=draw(st.sampled_from(RECOMPUTE)), schedule=schedule, stage_layers=stage_layers,
         cp_kind=draw(st.sampled_from(kinds)),
+        reshard=draw(st.sampled_from(RESHARDS)) if zero == 3 else "default",
     )  # fmt: skip
     if layout.recompute == "selective":
         layout = replace(layout, recompute_modules=draw(st.sampled_from(((), *((m,) for m in MODULES), MODULES))))

@@ -201,7 +201,7 @@ def _unsharded(step: _Step, r: int, dense: Held, expert: Held) -> tuple[float, f
         for end in step.ends_of[number]:
             root, own = root + step.sent(end), own + end.trained
     whole = step.sent(dense) + step.sent(expert)
-    if p.reshard_after_forward and not (lay.pp > 1 and p.pipeline_keeps_gathered):
+    if step.plan.unshard not in ("once", "forward"):
         whole = min((2 if p.prefetch_params else 1) * sent + root, whole)
     each = step.width + (step.grad if step.grad != step.width else 0.0)
     return whole, whole + trained * each + own * step.width

@@ -195,9 +195,12 @@ class _Step:
             return plan
         plan.buckets = min(max(len(self.model.layers) // (lay.pp * lay.vpp), 1), 40)
         if lay.zero_stage >= 3:
-            keeps = (lay.pp > 1 and p.pipeline_keeps_gathered) or not p.reshard_after_forward
-            plan.unshard, plan.prefetch = ("once" if keeps else "each"), int(p.prefetch_params)
-            plan.reduce = "each" if p.reduce_each_microbatch and not keeps else "bucketed"
+            # PyTorch's pipelines reshard and reduce after the last backward alone
+            pipeline = lay.pp > 1 and p.pipeline_keeps_gathered
+            frees = {"always": True, "never": False}.get(lay.reshard, p.reshard_after_forward and not pipeline)
+            plan.unshard = "each" if frees else "once" if pipeline else "forward"
+            plan.prefetch = int(p.prefetch_params)
+            plan.reduce = "each" if p.reduce_each_microbatch and not pipeline else "bucketed"
             return plan
         if lay.zero_stage == 2 and p.reduce_each_microbatch and not (lay.pp > 1 and p.pipeline_keeps_gathered):
             plan.reduce = "each"
@@ -338,9 +341,9 @@ class _Step:
         unshard = [self._gather(s.dense, s.expert, k) if plan.unshard != "none" else 0.0 for s in stages]
         reduce = [self._reduce(s.dense.trained, s.expert.trained) if plan.reduce != "none" else 0.0 for s in stages]
         # A gather that is prefetched runs beside compute and slows it by what it takes.
-        tax = [taken * u if plan.prefetch and plan.unshard == "each" else 0.0 for u in unshard]
+        tax = [taken * u if plan.prefetch and plan.unshard in ("each", "forward") else 0.0 for u in unshard]
         out, into = self._fsdp2_copies()
-        tax = [t + c if plan.unshard == "each" else t for t, c in zip(tax, out, strict=True)]
+        tax = [t + c if plan.unshard in ("each", "forward") else t for t, c in zip(tax, out, strict=True)]
         unshard = [u + c if plan.unshard == "once" else u for u, c in zip(unshard, out, strict=True)]
         pieces = []
         for i, s in enumerate(stages):
@@ -358,13 +361,13 @@ class _Step:
         onward = self._sends()
         took = Durations(
             forward=pieces,
-            backward=[[b / k + t] * k for b, t in zip(backward, tax, strict=True)],
+            backward=[[b / k + (t if plan.unshard == "each" else 0.0)] * k for b, t in zip(backward, tax, strict=True)],
             extra=[
                 taken * r + c if plan.reduce in ("bucketed", "each") else 0.0
                 for r, c in zip(reduce, into, strict=True)
             ],
             unshard=unshard,
-            longer_gather=b if plan.prefetch and plan.unshard == "each" else 1.0,
+            longer_gather=b if plan.prefetch and plan.unshard in ("each", "forward") else 1.0,
             longer_reduce=b if plan.reduce in ("bucketed", "each") else 1.0,
             reduce=reduce,
             send_forward=onward,

@@ -126,7 +126,7 @@ class _Play:
         reduced = (plan.reduce == "each" and gradient) or (plan.reduce == "bucketed" and final)
         order = list(range(plan.buckets)) if is_forward else list(reversed(range(plan.buckets)))
         for k in order:
-            if action.kind is not Kind.BACKWARD_WEIGHT:
+            if is_forward or (action.kind is not Kind.BACKWARD_WEIGHT and plan.unshard != "forward"):
                 ready = max(ready, self.gather(r, s, k))
             seconds = self.seconds(action, k) + (took.extra[s] if reduced else 0.0)
             self.clock[r] = max(self.clock[r], ready) + seconds

@@ -32,7 +32,7 @@ def costs_of(
 plans = st.builds(
     CommPlan,
     buckets=st.integers(1, 3),
-    unshard=st.sampled_from(["none", "once", "each"]),
+    unshard=st.sampled_from(["none", "once", "forward", "each"]),
     prefetch=st.integers(0, 3),
     reduce=st.sampled_from(["none", "end", "bucketed", "each"]),
     p2p_blocking=st.booleans(),

@@ -65,7 +65,8 @@ def reference_step(name: str, pp: int, microbatches: int, vpp: int, plan: CommPl
                 if i == 0 and a.kind is not Kind.BACKWARD_WEIGHT and source in place and place[source][0] != r:
                     after += [("send", source, is_forward, a.microbatch)]
                 use = (a.stage, k) if plan.unshard == "once" else (str(a), k)
-                if plan.unshard != "none" and a.kind is not Kind.BACKWARD_WEIGHT and use not in gathered:
+                wanted = is_forward or plan.unshard != "forward"
+                if plan.unshard != "none" and wanted and a.kind is not Kind.BACKWARD_WEIGHT and use not in gathered:
                     gathered.add(use)
                     gather = ("gather", *use)
                     gathers.append((gather, queues[r, "c"][-1]))
