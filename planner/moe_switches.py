@@ -27,6 +27,9 @@ class MoeSwitches:
 
     Attributes
     ----------
+    etp_follows_tp : bool
+        Where a measurement leaves etp blank, experts are split as dense layers are (Megatron-Core
+        ``expert_tensor_parallel_size`` None); False: they are whole.
     moe_dispatcher : {'alltoall', 'allgather', 'deepep', 'hybridep'}
         How tokens reach their experts (Megatron-Core ``--moe-token-dispatcher-type`` and
         ``--moe-flex-dispatcher-backend``; token_dispatcher.py). ``alltoall``: NCCL, one row for each chosen expert,
@@ -67,6 +70,7 @@ class MoeSwitches:
         (``--delay-wgrad-compute``).
     """
 
+    etp_follows_tp: bool = True
     moe_dispatcher: Dispatcher = "alltoall"
     moe_expert_gemm: str = "grouped"
     moe_fused_mlp: bool = False

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from hwmodels.errors import Fault, InputError
 from planner.framework import MEGATRON_RECOMPUTES, TORCH_SCHEDULES, FrameworkPreset, HostConstant
-from planner.switches import applied
+from planner.switches import Switches, applied
 from planner.training import Workload
 
 __all__ = ["FrameworkPreset", "HostConstant", "get", "instead", "names", "of", "preset_for_source"]
@@ -165,6 +165,7 @@ _BRIDGE = replace(
     fp8_recipe="fp8-current",
     blank_vpp=1,
     config_mtp=True,
+    etp_follows_tp=False,
     moe_router_fusion=True,
     kernel_s=HostConstant(
         35e-6,
@@ -373,6 +374,16 @@ _ON_RACKS = {"megatron-bridge": "megatron-bridge-rack"}
 """Preset -> that of the same framework's recipes for racks."""
 
 
+_ACROSS_NODES: dict[str, Switches] = {
+    "megatron-bridge-26.04": (
+        ("moe_dispatcher", "deepep"), ("moe_exchange_overlap", "true"), ("moe_delay_wgrad", "true"),
+    ),
+}  # fmt: skip
+"""Preset -> what its recipes set where experts of one group lie on several nodes. github NVIDIA-NeMo/Megatron-Bridge
+scripts/performance/configs/deepseek (H100: enable_deepep, set_moe_a2a_overlap_overrides) and configs/qwen (235B on
+H100: moe_a2a_overlap)."""
+
+
 def names() -> tuple[str, ...]:
     """Names of all presets."""
     return tuple(_PRESETS)
@@ -410,6 +421,11 @@ def preset_for_source(source: str) -> str:
     """
     text = source.casefold()
     return next((name for part, name in _SOURCES if part.casefold() in text), "generic")
+
+
+def across_nodes(name: str) -> Switches:
+    """Switches that a framework's recipes set where the expert grid leaves the node; none for most."""
+    return _ACROSS_NODES.get(name, ())
 
 
 def on_racks(name: str) -> str:

@@ -142,7 +142,7 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
         one = collectives.expert_seconds(
             cluster, device, phase=op.collective.removeprefix(EXPERT), tokens_per_rank=d["tokens"],
             hidden=d["hidden"], topk=d["topk"], experts=d["experts"], skew=d["skew"], shape=shape, dtype=op.dtype,
-            impl=op.impl,
+            impl=op.impl, groups=d["groups"], group_limit=d["group_limit"],
         )  # fmt: skip
     else:
         shape = group_of(op, layouts, cluster.gpus_per_node)

@@ -16,7 +16,7 @@ from planner import optimizers, precision, presets
 from planner.compare import recomputation, software
 from planner.compare.clusters import cluster_of, in_rack
 from planner.compare.flags import switches_of
-from planner.compare.moe_flags import moe_switches_of, routing_of
+from planner.compare.moe_flags import moe_switches_of, recipe_of, routing_of, with_groups
 from planner.compare.parallel_flags import cp_kind_of, parallel_switches_of
 from planner.compare.rows import Row
 from planner.layout import Layout, split_faults
@@ -26,6 +26,7 @@ from planner.plan import Lora, Workload
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
+from planner.switches import described
 from planner.training import KINDS, MOST_MTP
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _model(row: Row, assumed: list[str]) -> ModelSpec:
         assumed.append("gated_mlp=0")
     heads = _heads(row, assumed)
     # A gated feed-forward marks the Llama line (rotary, RMS norm, no bias, untied), the plain one GPT.
-    return from_shape(
+    shaped = from_shape(
         name=row.model or row.id, layers=row.layers, hidden=row.hidden, heads=heads, kv_heads=row.kv_heads or heads,
         head_dim=row.head_dim or None, ffn_hidden=row.ffn_hidden or None, gated=gated, vocab=vocab,
         seq_len=row.seq_len or 0, n_experts=row.n_experts or 0, topk=row.topk or 0,
@@ -193,6 +194,7 @@ def _model(row: Row, assumed: list[str]) -> ModelSpec:
         attention=row.attention, learned_positions=not gated, norm="rms" if gated else "layer", bias=not gated,
         tied=not gated,
     )  # fmt: skip
+    return shaped if known is None else with_groups(shaped, known)
 
 
 def _recompute(row: Row, preset: FrameworkPreset, layout: Layout, assumed: list[str]) -> Layout:
@@ -242,7 +244,7 @@ def _zero_stage(row: Row, preset: FrameworkPreset, replicas: int, assumed: list[
     return stage
 
 
-def _expert_degrees(row: Row, ranks: int, assumed: list[str]) -> tuple[int, int]:
+def _expert_degrees(row: Row, preset: FrameworkPreset, ranks: int, assumed: list[str]) -> tuple[int, int]:
     """Expert degrees (ep, etp) over the tp*cp*dp `ranks` of a stage; a dense model has no expert grid."""
     if not row.n_experts:
         return 1, 1
@@ -250,8 +252,7 @@ def _expert_degrees(row: Row, ranks: int, assumed: list[str]) -> tuple[int, int]
     if row.ep is None:
         assumed.append("ep=1")
     if etp is None:
-        # Megatron splits experts like dense layers unless told otherwise.
-        etp = row.tp if row.tp and ranks % (ep * row.tp) == 0 else 1
+        etp = row.tp if preset.etp_follows_tp and row.tp and ranks % (ep * row.tp) == 0 else 1
         assumed.append(f"etp={etp}")
     return ep, etp
 
@@ -286,7 +287,7 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
             assumed.append(f"sp={sp}")
     schedule = _schedule(row)
     vpp = row.vpp or get_schedule(schedule).vpp_only or 1
-    ep, etp = _expert_degrees(row, tp * cp * dp, assumed)
+    ep, etp = _expert_degrees(row, preset, tp * cp * dp, assumed)
     layout = Layout(
         tp=tp, sp=sp if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp if pp > 1 else 1, dp=dp, ep=ep, etp=etp,
         zero_stage=_zero_stage(row, preset, dp * cp, assumed), mbs=mbs, schedule=schedule,
@@ -420,6 +421,9 @@ def to_case(row: Row) -> Case:
         layout = _with_stages(row, layout, model.n_layers, assumed)
         workload = _workload(row, gbs, framework, assumed)
         cluster, cluster_notes = cluster_of(row)
+        if recipe := recipe_of(row, framework, layout, cluster.gpus_per_node):
+            workload = replace(workload, switches=(*workload.switches, *recipe))
+            assumed.append(f"recipe across nodes: {described(recipe)}")
         if not row.recompute:
             found = recomputation.mildest(model, cluster, workload, layout, preset.recomputes)
             layout, assumed = found.on(layout), [*assumed, found.assumed]

@@ -6,9 +6,17 @@ Flags are those of Megatron-Core (``megatron/training/arguments.py``) and Megatr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from planner import presets
+from planner.compare.rows import Row
 from planner.framework import GRAPHED
+from planner.layout import Layout, LayoutBatch
+from planner.model.spec import ModelSpec, Moe
 from planner.moe_switches import DISPATCHERS
 from planner.routing import Routing
+from planner.schedule import get as get_schedule
+from planner.switches import Switches
 
 _ON = ("true", "1", "yes", "")
 
@@ -74,3 +82,34 @@ def routing_of(flags: str) -> Routing:
         factor = 0.0
     padded = given.get("moe_pad_expert_input_to_capacity", "false") in _ON
     return Routing(capacity_factor=max(factor, 0.0), pad_to_capacity=padded and factor > 0.0)
+
+
+def with_groups(model: ModelSpec, known: ModelSpec) -> ModelSpec:
+    """A model from a table's figures, its routing limited to groups as in the architecture that its name means.
+
+    Tables give experts and how many a token chooses, never the groups; they are taken over where both agree.
+    """
+    published = {
+        (layer.ffn.n_experts, layer.ffn.top_k): layer.ffn for layer in known.layers if isinstance(layer.ffn, Moe)
+    }
+    layers = []
+    for layer in model.layers:
+        ffn = layer.ffn
+        if isinstance(ffn, Moe) and (same := published.get((ffn.n_experts, ffn.top_k))) is not None:
+            layer = replace(layer, ffn=replace(ffn, groups=same.groups, group_limit=same.group_limit))
+        layers.append(layer)
+    return replace(model, layers=tuple(layers))
+
+
+def recipe_of(row: Row, framework: str, layout: Layout, gpus_per_node: int) -> Switches:
+    """Switches of a framework's recipes where the expert grid leaves the node, for a row that states no flags.
+
+    Exchanges do not overlap in a pipeline that is not interleaved.
+    """
+    nodes = int(LayoutBatch.of(layout).group("ep_etp", gpus_per_node).nodes)
+    if row.other_flags or not row.n_experts or nodes == 1:
+        return ()
+    found = presets.across_nodes(framework)
+    if layout.pp > 1 and not get_schedule(layout.schedule).interleaved:
+        found = tuple((name, word) for name, word in found if name not in ("moe_exchange_overlap", "moe_delay_wgrad"))
+    return found

@@ -76,4 +76,11 @@ class DeepSeek(Importer):
     def _moe(self, keys: ConfigKeys, activation: str) -> Moe:
         experts, top_k = keys.experts("n_routed_experts")
         width, shared = keys.integer("moe_intermediate_size"), keys.integer("n_shared_experts", minimum=0)
-        return Moe(experts, top_k, width, activation=activation, shared_ffn_hidden=shared * width)
+        third = keys.config.get("model_type") == "deepseek_v3"
+        groups, limit = keys.integer("n_group", 8 if third else 1), keys.integer("topk_group", 4 if third else 1)
+        if experts % groups or limit > groups or experts // groups * limit < top_k:
+            groups, limit = 1, 1  # a cut model: groups of the published one do not hold its experts
+        return Moe(
+            experts, top_k, width, activation=activation, shared_ffn_hidden=shared * width, groups=groups,
+            group_limit=limit,
+        )  # fmt: skip

@@ -44,6 +44,9 @@ class Moe:
         Whether the router has a bias per expert that is counted as a parameter (auxiliary-loss-free balancing).
     router_bias : bool
         Whether the router's matrix has a bias (gpt-oss).
+    groups, group_limit : int
+        Groups of experts, and out of how many of them those of one token come (node-limited routing,
+        arXiv 2412.19437, section 2.1.2); 1 and 1 limit nothing.
     """
 
     n_experts: int
@@ -56,6 +59,8 @@ class Moe:
     shared_gate: bool = False
     score_correction: bool = False
     router_bias: bool = False
+    groups: int = 1
+    group_limit: int = 1
 
     def parameters(self, hidden: int) -> tuple[Parameter, ...]:
         """Weights and vectors for a residual width of `hidden`."""

@@ -110,7 +110,7 @@ def _expert_kernels(ffn: Moe, s: Shapes, dtype: str) -> list[Op]:
     dims = {
         "tokens": np.asarray(s.tokens_sp * s.routing.sent), "hidden": float(s.model.hidden),
         "topk": np.asarray(ffn.top_k * s.etp), "experts": np.asarray(ffn.n_experts * s.etp),
-        "skew": s.routing.exchange_skew,
+        "skew": s.routing.exchange_skew, "groups": ffn.groups, "group_limit": ffn.group_limit,
     }  # fmt: skip
     found = []
     for suffix, phase in _PASSES:
@@ -143,7 +143,8 @@ def permute_ops(ffn: Moe, routed: FloatArray, rows: FloatArray, s: Shapes) -> li
     copies = routed * s.routing.sent if preset.moe_dispatcher == "alltoall" else rows
     once = copies / ffn.top_k
     if preset.moe_dispatcher in EXPERT_LAWS:  # a token arrives once at each rank that hosts a chosen expert
-        once = once * expected_ranks(*_whole(ffn.top_k, ffn.n_experts, s.ep))
+        whole = _whole(ffn.top_k, ffn.n_experts, s.ep)
+        once = once * expected_ranks(*whole, groups=ffn.groups, group_limit=ffn.group_limit)
     read = once if preset.moe_permute_fusion else copies
     kernels = 1.0 if preset.moe_permute_fusion else 5.0
     moved = w * hidden * (copies + read)

@@ -24,6 +24,8 @@ CHOICE = (6.0, 10.0)
 the chosen, zeros and scatter of probabilities and of the map, cast and scale."""
 CORRECTED = (4.0, 4.0)
 """On top with a correction bias: sigmoid (2), adding the bias (2), gathering the chosen scores, normalising them."""
+LIMITED = (2.0, 6.0)
+"""On top with groups: the best two scores of each group, their sum, the best groups, a mask and the masked scores."""
 BALANCE = (4.0, 8.0)
 """Unfused load-balancing loss: softmax over all experts (2), sums over tokens of scores and map, their product and the
 scaler that carries its gradient."""
@@ -54,6 +56,8 @@ def _work(ffn: Moe, s: Shapes) -> tuple[float, float]:
     parts = [FUSED_CHOICE if fused else CHOICE]
     if ffn.score_correction and not fused:
         parts.append(CORRECTED)
+    if ffn.groups > 1 and not fused:
+        parts.append(LIMITED)
     if s.preset.moe_aux_loss:
         parts.append(FUSED_BALANCE if fused else BALANCE)
     if s.preset.moe_z_loss:

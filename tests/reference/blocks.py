@@ -238,6 +238,8 @@ def _moe(rank: Rank, ffn: Moe) -> float:
         passes, launches = 6.0 + 4.0 * pre.moe_aux_loss, 10 + 8 * pre.moe_aux_loss
         if ffn.score_correction:
             passes, launches = passes + 4.0, launches + 4
+        if ffn.groups > 1:
+            passes, launches = passes + 2.0, launches + 6
     passes, launches = passes + pre.moe_z_loss, launches + 4 * pre.moe_z_loss
     for way in ("F", "I"):
         rank.moved("route" + way, way, passes * 4 * scores, launches)
@@ -308,8 +310,7 @@ def _permutations(rank: Rank, ffn: Moe, rows: float, copies: float) -> None:
     fused = pre.moe_permute_fusion
     once = 1 / ffn.top_k
     if pre.moe_dispatcher in ("deepep", "hybridep"):  # D(R) = R (1 - C(E - E/R, k) / C(E, k)) copies of a token
-        ranks, e, k = rank.layout.ep, ffn.n_experts, ffn.top_k
-        once *= ranks * (1 - math.comb(e - e // ranks, k) / math.comb(e, k))
+        once *= _ranks_hit(ffn, rank.layout.ep)
     nbytes, launches = size * moved * (1 + (once if fused else 1)), 1 if fused else 5
     for name in ("permute", "unpermute"):
         rank.moved(name, "F", nbytes, launches)
@@ -319,6 +320,21 @@ def _permutations(rank: Rank, ffn: Moe, rows: float, copies: float) -> None:
         for way in ("F", "I"):
             for name in ("sort", "unsort"):
                 rank.moved(name + way, way, 2 * size * rows, 1 if fused else 2)
+
+
+def _ranks_hit(ffn: Moe, ranks: int) -> float:
+    """Ranks that host some of a token's experts: out of all experts, or of those of the groups that are drawn."""
+    e, k, g, limit = ffn.n_experts, ffn.top_k, ffn.groups, ffn.group_limit
+    own, pool = e // ranks, limit * e // g
+    if g <= ranks:  # a rank lies within one group, which must be drawn
+        missed = math.comb(pool - own, k) / math.comb(pool, k) if pool - own >= k else 0.0
+        found = ranks * limit / g * (1 - missed)
+    else:
+        hosted, found = g // ranks, 0.0
+        for j in range(1, min(hosted, limit) + 1):
+            drawn = math.comb(hosted, j) * math.comb(g - hosted, limit - j) / math.comb(g, limit)
+            found += drawn * (1 - math.comb(pool - j * e // g, k) / math.comb(pool, k)) * ranks
+    return min(max(found, 1.0), float(min(k, ranks)))
 
 
 def _exchange(rank: Rank, ffn: Moe, copies: float, load: float, uneven: float, shared: bool) -> None:
@@ -352,7 +368,7 @@ def _exchange(rank: Rank, ffn: Moe, copies: float, load: float, uneven: float, s
                 rank.expert_kernel(
                     name, way, phase, tokens * _loads(rank)[1], ffn.top_k * lay.etp, ffn.n_experts * lay.etp,
                     "fp8" if narrow and size == out and name == "dispatch" and way == "F" else rank.dtype, uneven,
-                    partner,
+                    partner, (ffn.groups, ffn.group_limit),
                 )  # fmt: skip
         if pre.moe_dispatcher == "alltoall":
             rank.collective("gather", way, "all_gather", "etp", w * copies * load * h * lay.etp)

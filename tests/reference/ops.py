@@ -275,14 +275,14 @@ class Rank:
                                slow=slow_beside(self.cluster, op, size, stride), pieces=pieces))  # fmt: skip
 
     def expert_kernel(self, name: str, way: str, phase: str, tokens: float, topk: float, experts: float, dtype: str,
-                      uneven: float, behind: str | tuple[str, str]) -> None:  # fmt: skip
+                      uneven: float, behind: str | tuple[str, str], groups: tuple[int, int]) -> None:  # fmt: skip
         """A dispatch or combine by DeepEP's kernels over the whole expert grid."""
         impl = {"deepep": "deepep-normal", "hybridep": "deepep-v2-normal"}[self.preset.moe_dispatcher]
         size, stride = axis_of(self.layout, "ep_etp")
         one = collectives.expert_seconds(
             self.cluster, self.cluster.device, phase=phase, tokens_per_rank=tokens, hidden=self.hidden, topk=topk,
             experts=experts, shape=shape_of(size, stride, self.cluster.gpus_per_node), dtype=dtype, impl=impl,
-            skew=uneven,
+            skew=uneven, groups=groups[0], group_limit=groups[1],
         )  # fmt: skip
         sms = float(collectives.expert_sms(self.cluster.device, experts=experts, impl=impl))
         near = collectives.expert_beside(self.cluster, sms)

@@ -180,6 +180,18 @@ def test_router_bytes_and_kernels() -> None:
     assert float(biased.dims["nbytes"]) == 14 * T * E * 4
 
 
+def test_routing_limited_to_groups_reaches_fewer_nodes() -> None:
+    spec = model(groups=4, group_limit=2)
+    found = by_name(block(EP, moe_dispatcher="deepep", spec=spec), "moe.dispatch")
+    assert (found.dims["groups"], found.dims["group_limit"]) == (4, 2)
+    # Four ranks of one group each: two groups are drawn, 4 experts in all; a drawn rank's two are both missed
+    # with C(2, 2) / C(4, 2) = 1/6: 4 x 2/4 x 5/6 ranks.
+    read = by_name(block(EP, moe_dispatcher="deepep", spec=spec), "moe.permute")
+    assert float(read.dims["nbytes"]) == pytest.approx((512 * 5 / 3 + 1024) * H * 2)
+    route = by_name(block(EP, spec=spec), "moe.route")
+    assert (float(route.dims["nbytes"]), float(np.asarray(route.kernels))) == (12 * T * E * 4, 24)
+
+
 def test_shared_experts_run_beside_the_exchange() -> None:
     found = block(EP, spec=model(shared=F), moe_shared_overlap="true")
     beside = {op.name: op.behind for op in found.ops if op.kind == "collective" and op.name.startswith("moe.dis")}
