@@ -104,6 +104,12 @@ def _workload(plan: Plan) -> Iterator[Fault]:
     if work.documents is not None:
         what = f"packed documents of {work.documents.mean_tokens:g} tokens"
         yield _fault(plan, "executor-documents", what, "one document fills a sequence", "no documents")
+    if work.mtp_layers:
+        what = f"{work.mtp_layers} prediction steps"
+        yield _fault(plan, "executor-mtp", what, "the decoder and its head alone are run", "mtp_layers 0")
+    if work.images:
+        what = f"{work.images:g} images a sequence"
+        yield _fault(plan, "executor-images", what, "the vision tower is not run", "images 0")
     if work.grad_dtype:
         yield _fault(
             plan, "executor-grad-dtype", f"grad_dtype {work.grad_dtype}", "gradients have the wrapper's own dtype",

@@ -60,6 +60,8 @@ def test_supported_plans_have_no_faults() -> None:
         (trained("lora", kind="lora"), "executor-lora"),
         (trained("qlora", kind="lora", lora=Lora(base="nf4")), "executor-lora"),
         (trained("packed", documents=Documents(8.0, 128.0)), "executor-documents"),
+        (trained("steps", mtp_layers=1), "executor-mtp"),
+        (trained("seen", images=1.0), "executor-images"),
         (trained("grad", precision="bf16", grad_dtype="bf16"), "executor-grad-dtype"),
         (trained("main", precision="bf16", main_dtype="remainder"), "executor-main-dtype"),
         (replace(make_plan("share", Layout(dp=2)), batch_share=(5, 3)), "executor-batch-share"),
