@@ -146,6 +146,7 @@ _NEMO = replace(
     _MEGATRON,
     name="nemo",
     sequence_parallel=True,
+    tp_gemm_overlap=True,
     grad_dtype="bf16",
     quantised_params=("delayed", "current", "mx"),
     quantised_activation_input=True,

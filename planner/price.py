@@ -135,6 +135,8 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
         impl = "sdpa-cpu" if device.kind == "cpu" else op.impl
         one = kernels.attention_seconds(device, **d, dtype=op.dtype, impl=impl)
         one = kernels.sustained_seconds(device, one, op.flops(), op.dtype)
+    elif op.kind == "memory" and op.within:
+        one = kernels.epilogue_seconds(device, d["nbytes"], op.dtype)
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
     elif op.collective.startswith(EXPERT):

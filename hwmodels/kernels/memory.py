@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from hwmodels.device import Coefficient, Device
 from hwmodels.estimate import Estimate
 from hwmodels.kernels.cache import cached_share
-from hwmodels.kernels.gemm import _positive
+from hwmodels.kernels.gemm import _positive, gemm_coefficient
 
 MEMORY_DEFAULTS = {
     "efficiency": Coefficient(
@@ -33,6 +33,13 @@ MEMORY_DEFAULTS = {
     ),
     "ramp_s": Coefficient(1.5e-6, "assumed: time to fill and drain the device", 0, 0.5),
     "launch": Coefficient(2.0e-6, "assumed: shortest elementwise kernels take 2-3 us", 0, 0.5),
+    "epilogue": Coefficient(
+        0.0,
+        "assumed: the next tile's main loop hides an epilogue, where several blocks share an SM (Ampere) or tiles "
+        "accumulate in a memory of their own (Blackwell's tensor memory)",
+        0,
+        0.5,
+    ),
     "cache_speed": Coefficient(
         2.0,
         "assumed: L2 reads of A100 and H100 run at 2-3 times the memory bandwidth (decode rows of L40S whose cache "
@@ -77,3 +84,22 @@ def memory_seconds(device: Device, nbytes: ArrayLike, *, impl: str = "", residen
         hit = np.where(warm, cached_share(size, device.l2_bytes), 0.0)
         seconds = seconds / (1.0 + hit * (memory_coefficient(device, "cache_speed", impl).value - 1.0))
     return Estimate.of(np.where(size > 0, start + seconds, 0.0), efficiency.residual)
+
+
+def epilogue_seconds(device: Device, nbytes: ArrayLike, dtype: str = "bf16") -> Estimate:
+    """What `nbytes` more take at the end of a matrix product: no launch, at the bandwidth that products reach.
+
+    ``t = memory.epilogue x bytes / (bandwidth x gemm.memory_efficiency)``, where ``memory.epilogue`` is the share that
+    nothing hides: all of it where a tile's accumulators fill the registers of its SM, so that the epilogue that reads
+    the matrix which the product adds to, and writes it wider than an operand, runs after the tile's main loop and not
+    beside the next one's (CUTLASS, efficient_gemm.md; cooperative kernels of Hopper).
+
+    Raises
+    ------
+    InputError
+        For a negative or non-finite size, or an unknown format.
+    """
+    (size,) = _positive(nbytes=nbytes)
+    efficiency = gemm_coefficient(device, dtype, "memory_efficiency")
+    exposed = memory_coefficient(device, "epilogue").value
+    return Estimate.of(exposed * size / (device.memory_bandwidth * efficiency.value), efficiency.residual)

@@ -299,13 +299,17 @@ class Shapes:
         return np.asarray(n * kept + rows * self.lora.rank * self.width)
 
     def accumulate(self, name: str, elements: FloatArray) -> list[Op]:
-        """Adding a weight gradient to the accumulated one, where the GEMM does not do it itself.
+        """Adding a weight gradient to the accumulated one: in the epilogue of its GEMM, or by a kernel.
 
-        Reads the new gradient, reads and writes the accumulated one. Autograd has nothing to add to
+        The GEMM reads the accumulated gradient and writes it in its own width instead of a result in the compute
+        dtype (Megatron-LM ``gradient_accumulation_fusion``; TE ``fuse_wgrad_accumulation``). A kernel reads the
+        new gradient, reads and writes the accumulated one. Autograd has nothing to add to
         at the first micro-batch; a persistent main gradient takes every one.
         """
         if self.preset.fused_grad_accumulation:
-            return []
+            more = np.asarray(elements * (2.0 * self.grad_width - self.width))
+            op = self.memory(f"{name}.accumulate", "backward_weight", more, kernels=0.0)
+            return [replace(op, within=f"{name}.wgrad")]
         op = self.memory(f"{name}.accumulate", "backward_weight", elements * (self.width + 2.0 * self.grad_width))
         return [replace(op, skips_first=not self.preset.main_grad_buffer)]
 

@@ -71,6 +71,8 @@ class Op:
         (`planner.price.overlapped`); 0: the whole of one runs beside the whole of the other.
     impl : str
         Implementation that the law takes as an input.
+    within : str
+        Name of the GEMM in whose epilogue a memory op runs, without a launch of its own (`kernels` is 0).
     """
 
     name: str
@@ -91,6 +93,7 @@ class Op:
     behind: str = ""
     pieces: ArrayLike = 0.0
     impl: str = ""
+    within: str = ""
 
     def flops(self) -> FloatArray:
         """Floating-point operations of one run (a multiply-add is two).

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from hwmodels import catalog
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import InputError
-from hwmodels.kernels import kernel_bytes, kernel_seconds, launch_seconds, memory_seconds, run_seconds
+from hwmodels.kernels import (
+    epilogue_seconds,
+    kernel_bytes,
+    kernel_seconds,
+    launch_seconds,
+    memory_seconds,
+    run_seconds,
+)
+from hwmodels.kernels.gemm import gemm_coefficient
 from hwmodels.kernels.launch import launch_coefficient
 from hwmodels.kernels.memory import MEMORY_DEFAULTS
 from hwmodels.kernels.traffic import KINDS, Moved, kind, moved
@@ -186,3 +194,14 @@ def test_a_launch_has_a_source() -> None:
     for name in ("eager", "graph", "node", "gap"):
         found = launch_coefficient(catalog.device("h100-sxm-80gb"), name)
         assert found.source and found.value > 0
+
+
+def test_an_epilogue_is_exposed_where_accumulators_fill_the_registers() -> None:
+    # 1 GB at 0.8733 of 3.35 TB/s on Hopper; hidden behind other main loops on Ampere and Blackwell
+    hopper = catalog.device("h100-sxm-80gb")
+    share = gemm_coefficient(hopper, "bf16", "memory_efficiency").value
+    assert float(epilogue_seconds(hopper, 1e9).mid) == pytest.approx(1e9 / (3.35e12 * share))
+    for name in ("a100-sxm-80gb", "b200-sxm-180gb"):
+        assert float(epilogue_seconds(catalog.device(name), 1e9).mid) == 0.0
+    with pytest.raises(InputError):
+        epilogue_seconds(hopper, -1.0)

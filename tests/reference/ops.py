@@ -221,8 +221,12 @@ class Rank:
         return 0.0 if free else n * self.width
 
     def accumulate(self, name: str, elements: float) -> None:
-        """Unless the GEMM adds by itself: read the new gradient, read and write the accumulated one."""
-        if not self.preset.fused_grad_accumulation:
+        """Read the new gradient, read and write the accumulated one; a GEMM that adds by itself writes none."""
+        if self.preset.fused_grad_accumulation:
+            nbytes = elements * (self.kept_gradient + self.kept_gradient - self.width)
+            one = kernels.epilogue_seconds(self.cluster.device, nbytes)
+            self.kernel(f"{name}.accumulate", "W", float(one.mid), 0.0)
+        else:
             self.moved(f"{name}.accumulate", "W", elements * (self.width + self.kept_gradient + self.kept_gradient))
             self.items[-1].later = not self.preset.main_grad_buffer
 
