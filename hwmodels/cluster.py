@@ -79,6 +79,8 @@ class Cluster:
     skew : Coefficient or None
         By how much the slowest rank of equal ranks exceeds their mean, relative: what every group
         that works in step waits for. None where it was not measured, which counts as none.
+    host_memory_bytes : float or None
+        Memory of the host of one node; None where it is not stated.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Cluster:
     overlap: Coefficient | None
     context_bytes: float
     skew: Coefficient | None = None
+    host_memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
         faults = []
@@ -277,6 +280,7 @@ def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
             parsed.overlap.build() if parsed.overlap else None,
             parsed.context,
             parsed.skew.build() if parsed.skew else None,
+            parsed.host_memory,
         ),
     )
     if faults:

@@ -74,6 +74,8 @@ class Device:
         Fitted numbers of the kernel laws, by name (``"gemm.bf16.efficiency"``).
     sources : Mapping[str, str]
         Where each datasheet field comes from; ``"datasheet"`` covers all not named.
+    host_link : str
+        How it hangs on its host (`hwmodels.host.LINKS`); empty: unknown.
     confidence : {'A', 'B', 'C'}
         A: two sources agree; B: one; C: weak.
     """
@@ -92,6 +94,7 @@ class Device:
     coefficients: Mapping[str, Coefficient] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     confidence: str = "B"
+    host_link: str = ""
 
     def __post_init__(self) -> None:
         faults = []

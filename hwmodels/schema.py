@@ -133,6 +133,7 @@ class DeviceFile(Strict):
     n_sm: Degree | None = None
     tdp: Power | None = None
     launch: Duration
+    host_link: Literal["pcie3", "pcie4", "pcie5", "c2c"] | None = None
     confidence: Literal["A", "B", "C"]
     sources: dict[str, Text]
     notes: str = ""
@@ -147,7 +148,7 @@ class DeviceFile(Strict):
         return Device(
             self.name, self.vendor, self.kind, self.generation, peaks, self.memory, self.memory_bandwidth,
             self.l2 or 0.0, self.n_sm or 0, self.tdp or 0.0, self.launch, {**inherited, **own},
-            dict(self.sources), self.confidence,
+            dict(self.sources), self.confidence, self.host_link or "",
         )  # fmt: skip
 
 
@@ -267,6 +268,7 @@ class ClusterFile(Strict):
     skew: CoefficientFile | None = None
     context: AnyBytes
     context_source: Text
+    host_memory: Bytes | None = None
     device_coefficients: dict[str, CoefficientFile] = {}
     collectives: CollectiveTables | None = None
     notes: str = ""

@@ -43,6 +43,8 @@ def device_content(device: Device) -> dict[str, Any]:
         "memory": _plain(device.memory_bytes, "B"),
         "memory_bandwidth": _plain(device.memory_bandwidth, "B/s"),
     }
+    if device.host_link:
+        content["host_link"] = device.host_link
     if device.l2_bytes:
         content["l2"] = _plain(device.l2_bytes, "B")
     if device.n_sm:
@@ -120,6 +122,8 @@ def cluster_content(cluster: Cluster) -> dict[str, Any]:
     if cluster.skew is not None:
         content["skew"] = coefficient_content(cluster.skew)
     content["context"] = _plain(cluster.context_bytes, "B")
+    if cluster.host_memory_bytes is not None:
+        content["host_memory"] = _plain(cluster.host_memory_bytes, "B")
     content["context_source"] = "carried over from the cluster that was calibrated"
     if fabric.tables:
         source = fabric.tables_source or Coefficient(1.0, "not stated", 0, 0.15)

@@ -19,6 +19,7 @@ from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_co
 from planner.intervals import Spreads
 from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
+from planner.offload import HostSeconds, activation_seconds
 from planner.once import data_parallel_wait, optimizer, sends, tied
 from planner.pairs import unpaired_shares
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
@@ -34,7 +35,10 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-_NOT_DATA_PARALLEL = frozenset({"sp", "pp", "vpp", "schedule", "zero_stage", "mbs", "recompute"})
+_NOT_DATA_PARALLEL = frozenset(
+    {"sp", "pp", "vpp", "schedule", "zero_stage", "mbs", "recompute", "recompute_modules", "recompute_layers",
+     "offload_optimizer", "offload_activations"}
+)  # fmt: skip
 DATA_PARALLEL_KEYS = tuple(f.name for f in fields(LayoutBatch) if f.name not in _NOT_DATA_PARALLEL)
 """Fields of a layout that its data-parallel traffic depends on, in a group whose DAG has one shape."""
 
@@ -321,7 +325,23 @@ class _Stages:
         if self.priced.preset.moe_exchange_overlap:
             alone = self._alone(parts, hidden)
             ahead, back = ahead + alone[0], back + alone[1]
+        if (copies := self._host_copies()) is not None:
+            ahead, back = ahead + copies.forward, back + copies.backward
+            parts["host"] = parts["host"] + (copies.forward + copies.backward).sum(axis=2) / plan.directions
         return _Work(plan.directions, ahead, back, weight, parts, hidden, kernels, collectives, flops)
+
+    def _host_copies(self) -> HostSeconds | None:
+        """What copies of offloaded activations add to the passes."""
+        p, rows = self.priced, self.rows
+        saved = [np.broadcast_to(b.saved_bytes, (len(p.embedding.forward.compute_s),))[rows] for b in p.lowered.layers]
+        each = 1.0 / (self.microbatches / get_schedule(self.schedule).directions)
+        ahead = [b.forward.total_s[rows] - b.forward.once_s[rows] * (1.0 - each) for b in p.layers]
+        back = [
+            (b.backward_input.total_s + b.backward_weight.total_s)[rows] - b.backward_weight.skipped_s[rows] * each
+            for b in p.layers
+        ]
+        stages = Stages(p.model, self.layouts, self.pp, self.vpp, self.schedule)
+        return activation_seconds(p.cluster, stages, saved, ahead, back)
 
     def _apart(self, parts: dict[str, FloatArray], hidden: dict[str, FloatArray]) -> tuple[FloatArray, FloatArray]:
         """Collectives that an unsplit backward hides behind the GEMMs of its other half: exposed in I and W.

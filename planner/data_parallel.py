@@ -15,6 +15,7 @@ from hwmodels.topology import GroupShape
 from planner.elements import stage_elements
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
+from planner.offload import shard_seconds
 from planner.plan import Workload
 from planner.precision import recipe_of
 from planner.presets import FrameworkPreset
@@ -202,6 +203,9 @@ def data_parallel_costs(
 
     nothing = Estimate.of(np.zeros_like(dense))
     unshard = gathered(sent / k, sent_expert / k) if plan.unshard != "none" else nothing
+    if np.any(layouts.offload_parameters) and zero_stage >= 3 and plan.unshard != "none":
+        own_bytes = (sent / fsdp + sent_expert / expert_shard) / k * layouts.offload_parameters[:, None, None]
+        unshard = unshard + Estimate.of(shard_seconds(cluster, own_bytes))
     gather = Estimate.of(np.zeros(dense.shape[:2]))
     if plan.gather_after_step:
         gather = gathered(sent.sum(axis=2), sent_expert.sum(axis=2))

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels import host as hosts
 from hwmodels.cluster import Cluster
 from hwmodels.kernels.formats import format_of
+from hwmodels.units import format_bytes
 from planner import optimizers, power
 from planner.assemble import Group
 from planner.expert_notes import expert_notes
@@ -97,9 +99,9 @@ def detail(
         hfu=hardware / seconds / peak,
         tokens_per_s_per_gpu=tokens / seconds / layout.world,
         usd_per_mtoken=cost(cluster, layout, tokens / seconds),
-        verdict=worst(memory),
+        verdict=OUT if host_short(sized, cluster) else worst(memory),
         timeline=timeline.events(dag, timing, 0) if with_timeline else [],
-        notes=notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds),
+        notes=[*notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds), *host_notes(sized, cluster)],
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,
     )
@@ -119,6 +121,30 @@ def stage_memory(sized: MemoryEstimate, cluster: Cluster) -> list[StageMemory]:
             Interval(*(float(v[0, rank]) for v in (print_.low, print_.mid, print_.high))),
         )
         for rank in range(sized.moment.shape[1])
+    ]
+
+
+def host_short(sized: MemoryEstimate, cluster: Cluster) -> bool:
+    """Whether the host of a node, where its memory is stated, is too small for what lies there."""
+    return cluster.host_memory_bytes is not None and _host_bytes(sized, cluster) > cluster.host_memory_bytes
+
+
+def _host_bytes(sized: MemoryEstimate, cluster: Cluster) -> float:
+    """Bytes in the host memory of a node whose ranks are all like the one with most."""
+    return float(sized.host.max()) * cluster.gpus_per_node
+
+
+def host_notes(sized: MemoryEstimate, cluster: Cluster) -> list[str]:
+    """What lies in host memory, whether it fits, and what the way there stands on."""
+    need = _host_bytes(sized, cluster)
+    if not need:
+        return []
+    room = cluster.host_memory_bytes
+    fits = "the cluster does not state the host's memory" if room is None else f"of {format_bytes(room)}"
+    short = " [host-memory]: too little; offload less, or shard over more ranks" if host_short(sized, cluster) else ""
+    return [
+        f"host memory: {format_bytes(need)} a node ({fits}){short}",
+        f"host link: {hosts.of(cluster).source}. No measured evidence for offloading",
     ]
 
 

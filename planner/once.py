@@ -12,6 +12,7 @@ from planner import optimizers
 from planner.data_parallel import DataParallelCosts
 from planner.layout import LayoutBatch
 from planner.newton_schulz import newton_schulz
+from planner.offload import optimizer_seconds
 from planner.precision import recipe_of
 from planner.priced import BLOCK_KEYS, PricedModel
 from planner.schedule import get as get_schedule
@@ -115,7 +116,14 @@ def optimizer(
     impl = kind.impl if preset.fused_optimizer else ""
     nbytes = data.elements * per + data.other * other
     seconds = kernels.memory_seconds(priced.cluster.device, nbytes / launches, impl=impl) * launches
-    return seconds + newton_schulz(priced, layouts, pp, vpp, schedule) if kind.newton_schulz else seconds
+    if kind.newton_schulz:
+        seconds = seconds + newton_schulz(priced, layouts, pp, vpp, schedule)
+    if not np.any(layouts.offload_optimizer):
+        return seconds
+    width, traffic = recipe_of(w, preset).width, grad + 2.0 * kind.state_bytes + _weight_traffic(priced)
+    share = layouts.offload_optimizer[:, None] / 100.0
+    there = optimizer_seconds(priced.cluster, share, seconds.mid, data.elements, grad, width, traffic)
+    return seconds * (there / np.maximum(seconds.mid, 1e-30))
 
 
 def _weight_traffic(priced: PricedModel) -> float:

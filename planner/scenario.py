@@ -184,6 +184,9 @@ def _widest(model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str,
         "mbs": tuple(divisors(workload.gbs)),
         "recompute_modules": RECOMPUTE_MODULES,
         "recompute_layers": tuple(range(model.n_layers + 1)),
+        "offload_optimizer": tuple(range(101)),
+        "offload_parameters": (0, 1),
+        "offload_activations": tuple(range(model.n_layers)),
         **NAMED,
     }
 

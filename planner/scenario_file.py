@@ -267,6 +267,9 @@ class SearchFile(Strict):
     schedule: ScheduleName = None
     recompute_modules: ModuleSets = None
     recompute_layers: Zero = None
+    offload_optimizer: Zero = None
+    offload_parameters: Zero = None
+    offload_activations: Zero = None
     cp_kind: CpKind = None
     cp_ulysses: Zero = None
     reshard: Reshard = None
@@ -291,6 +294,9 @@ class ConstraintsFile(Strict):
     schedule: ScheduleName = None
     recompute_modules: ModuleSets = None
     recompute_layers: ZeroLimit = None
+    offload_optimizer: ZeroLimit = None
+    offload_parameters: ZeroLimit = None
+    offload_activations: ZeroLimit = None
     cp_kind: CpKind = None
     cp_ulysses: ZeroLimit = None
     reshard: Reshard = None

@@ -71,6 +71,16 @@ StageLayers = Annotated[
         help="Layers of each virtual stage; or first=3,last=2 or embedding,loss as in Megatron-Core.",
     ),
 ]
+OffloadOptimizer = Annotated[
+    int | None, typer.Option("--offload-optimizer", metavar="PERCENT", help="Share of the optimizer on the host.")
+]
+OffloadParameters = Annotated[
+    int | None, typer.Option("--offload-parameters", help="1: the shards of ZeRO-3 lie in host memory.")
+]
+OffloadActivations = Annotated[
+    int | None,
+    typer.Option("--offload-activations", metavar="LAYERS", help="Layers of a stage whose activations go to the host."),
+]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="PLAN.json", help="Take everything from a plan.")]
 
 

@@ -60,6 +60,9 @@ def predict(
     stage_layers: lay.StageLayers = None,
     recompute_modules: lay.RecomputeModules = None,
     recompute_layers: lay.RecomputeLayers = None,
+    offload_optimizer: lay.OffloadOptimizer = None,
+    offload_parameters: lay.OffloadParameters = None,
+    offload_activations: lay.OffloadActivations = None,
     cp_kind: lay.CpKind = None,
     cp_ulysses: lay.CpUlysses = None,
     reshard: lay.Reshard = None,
@@ -76,6 +79,8 @@ def predict(
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "stage_layers": stage_layers, "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
+        "offload_optimizer": offload_optimizer, "offload_parameters": offload_parameters,
+        "offload_activations": offload_activations,
         "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
     }  # fmt: skip
     stated = {

@@ -68,6 +68,9 @@ def search(
     recompute_layers: Annotated[
         Range, _range("--recompute-layers", "Layers of a chunk, of a block, or the frequency; 0 is the default.")
     ] = None,
+    offload_optimizer: Annotated[Range, _range("--offload-optimizer", "Per cent of the optimizer on the host.")] = None,
+    offload_parameters: Annotated[Range, _range("--offload-parameters", "ZeRO-3 shards on the host: 0, 1.")] = None,
+    offload_activations: Annotated[Range, _range("--offload-activations", "Layers whose activations leave.")] = None,
     schedule: Annotated[Range, typer.Option("--schedule", metavar="NAME,...", help="See: list schedules.")] = None,
     cp_kind: Annotated[
         Range, typer.Option("--cp-kind", metavar="NAME,...", help="Kinds of context parallelism (the framework's).")
@@ -91,6 +94,8 @@ def search(
         "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
+        "offload_optimizer": offload_optimizer, "offload_parameters": offload_parameters,
+        "offload_activations": offload_activations,
         "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
     }  # fmt: skip
     stated = {

@@ -294,6 +294,7 @@ def _layout(row: Row, preset: FrameworkPreset, assumed: list[str]) -> tuple[Layo
         cp_kind=cp_kind_of(row.other_flags) if cp > 1 else "",
         reshard="never" if _keeps_gathered(row) and dp > 1 else "default",
     )  # fmt: skip
+    layout = software.with_offloads(layout, row.other_flags)
     return _recompute(row, preset, layout, assumed), gbs
 
 

@@ -7,9 +7,13 @@ in `planner.compare.flags`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from planner.compare import flags as megatron
 from planner.compare.moe_flags import moe_switches_of
 from planner.compare.parallel_flags import parallel_switches_of
+from planner.layout import Layout
 
 _ON = ("true", "1", "yes", "")
 
@@ -24,6 +28,13 @@ WORDS: dict[str, tuple[tuple[str, str], ...]] = {
     "no_bias_swiglu_fusion": (("fused_elementwise", "false"),),
 }
 """A word, or a flag that is on (dashes as underscores) -> switches."""
+
+OFFLOADS: dict[str, tuple[str, int]] = {
+    "optimizer offload": ("offload_optimizer", 100),
+    "parameter offload": ("offload_parameters", 1),
+    "optimizer_cpu_offload": ("offload_optimizer", 100),
+}
+"""A word, or a flag that is on -> field of the layout and its value."""
 
 STATED_ELSEWHERE: tuple[str, ...] = (
     "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split", "attention_backend",
@@ -57,11 +68,22 @@ def switches_of(flags: str) -> dict[str, str]:
     return found
 
 
+def offloads_of(flags: str) -> dict[str, int]:
+    """Fields of the layout about host memory that the words of a row set, by name."""
+    return dict(OFFLOADS[name] for name, value, _ in _parts(flags) if name in OFFLOADS and value in _ON)
+
+
+def with_offloads(layout: Layout, flags: str) -> Layout:
+    """The layout with what the words of a row put into host memory."""
+    given: dict[str, Any] = offloads_of(flags)
+    return replace(layout, **given)
+
+
 def not_modelled(flags: str) -> tuple[str, ...]:
     """A remark for each word or flag that changes nothing in the prediction."""
     found = []
     for name, value, text in _parts(flags):
-        known = name in WORDS or name in STATED_ELSEWHERE
+        known = name in WORDS or name in OFFLOADS or name in STATED_ELSEWHERE
         known = known or bool(moe_switches_of(text) or megatron.switches_of(text) or parallel_switches_of(text))
         if not known and value not in ("false", "0", "none"):
             found.append(f"flag {name}{'=' * bool(value)}{value} not modelled")

@@ -116,6 +116,12 @@ class Layout:
     recompute_layers : tuple of int
         Layers of a chunk (full), recomputed layers of a virtual stage (block), or the frequency (every): one number
         for all virtual stages, or one each. Empty: 1, all of them, 2.
+    offload_optimizer : int
+        Per cent of the optimizer's states and main weights that lie in host memory and are updated there.
+    offload_parameters : int
+        1: the shards of ZeRO-3 lie in host memory and come over its link before each gather.
+    offload_activations : int
+        Layers of each virtual stage, from its first, whose activations wait in host memory for the backward.
     """
 
     tp: int = 1
@@ -137,6 +143,9 @@ class Layout:
     cp_kind: str = ""
     cp_ulysses: int = 0
     reshard: str = "default"
+    offload_optimizer: int = 0
+    offload_parameters: int = 0
+    offload_activations: int = 0
 
     @property
     def world(self) -> int:
@@ -164,6 +173,8 @@ class Layout:
         if self.recompute != "none":
             numbers = ",".join(map(str, self.recompute_layers))
             parts.append(" ".join(filter(None, (self.recompute, "+".join(self.recompute_modules), numbers))))
+        parts += [f"{what} {amount} on host" for what in ("optimizer", "parameters", "activations")
+                  if (amount := getattr(self, f"offload_{what}"))]  # fmt: skip
         if self.pp > 1:
             parts.append(self.schedule)
         if self.stage_layers:
@@ -206,6 +217,9 @@ class LayoutBatch:
     cp_kind: IntArray
     cp_ulysses: IntArray
     reshard: IntArray
+    offload_optimizer: IntArray
+    offload_parameters: IntArray
+    offload_activations: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:

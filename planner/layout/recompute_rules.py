@@ -106,3 +106,13 @@ def explain_layers_fit(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
         return what, why, "recompute=full, block or every, or no recompute_layers"
     return what, why, f"recompute_layers 1 to {max(shares or (1,))}"
 
+
+RULES = (
+    ("framework-recompute", "The framework has the kind of recomputation.", kind_known, explain_kind, ()),
+    ("recompute-modules", "Recomputed modules belong to a selective policy, and the model has them.", modules_fit,
+     explain_modules, ()),
+    ("recompute-layers",
+     "Numbers of recomputed layers belong to full, block or every, and a virtual stage holds as many.", layers_fit,
+     explain_layers_fit, ("degrees-positive", "layers-stages")),
+)  # fmt: skip
+"""Identifier, sentence, test, explanation and needs of each rule, as `planner.layout.rules.Rule` takes them."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import context_rules, expert_rules, model_rules, precision_rules, recompute_rules
+from planner.layout import context_rules, expert_rules, model_rules, offload_rules, precision_rules, recompute_rules
 from planner.layout.degrees import (
     OPEN_CP_KINDS,
     RESHARDS,
@@ -385,27 +385,7 @@ RULES: tuple[Rule, ...] = (
         _split_recompute,
         explain_split_recompute,
     ),
-    Rule(
-        "framework-recompute",
-        "The framework has the kind of recomputation.",
-        recompute_rules.kind_known,
-        recompute_rules.explain_kind,
-        (),
-    ),
-    Rule(
-        "recompute-modules",
-        "Recomputed modules belong to a selective policy, and the model has them.",
-        recompute_rules.modules_fit,
-        recompute_rules.explain_modules,
-        (),
-    ),
-    Rule(
-        "recompute-layers",
-        "Numbers of recomputed layers belong to full, block or every, and a virtual stage holds as many.",
-        recompute_rules.layers_fit,
-        recompute_rules.explain_layers_fit,
-        ("degrees-positive", "layers-stages"),
-    ),
+    *(Rule(*parts) for parts in (*recompute_rules.RULES, *offload_rules.RULES)),
     Rule(
         "framework-schedule",
         "The framework runs the pipeline schedule.",

@@ -7,7 +7,7 @@ moment of the schedule's own action list), *optimizer* (activations are gone, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from planner.memory.outside import communicator_bytes, empty_gradient_bytes, wor
 from planner.memory.states import States, states
 from planner.memory.windows import Windows, windows
 from planner.model.spec import ModelSpec
+from planner.offload import in_transit, offloaded
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
 from planner.recompute import Stages
@@ -54,11 +55,14 @@ class MemoryEstimate:
         What runs at the moment *step*: index into `planner.memory.moments.ACTIONS`.
     moment : ndarray of int
         The moment of the peak: index into `MOMENTS`.
+    host : ndarray
+        Bytes in host memory, activations of at most as many micro-batches as the pipeline is deep among them.
     """
 
     by_moment: dict[str, dict[str, FloatArray]]
     action: IntArray
     moment: IntArray
+    host: FloatArray
 
     @property
     def by_category(self) -> dict[str, FloatArray]:
@@ -114,13 +118,14 @@ def memory(
     whole, kept, rebuilt = (
         [getattr(block, name) for block in lowered.layers] for name in ("saved_bytes", "kept_bytes", "rebuilt_bytes")
     )
-    saved = stages.saved(whole, kept, lowered.embedding.kept_bytes, lowered.head.kept_bytes)
+    away = offloaded(stages, whole)
+    saved = stages.saved(whole, kept, lowered.embedding.kept_bytes, lowered.head.kept_bytes) - away
     stage = StageBytes(
         saved=saved,
         beside=beside_bytes(model, layouts, lowered, saved, pp, vpp, schedule, preset),
         waiting=waiting_bytes(model, layouts, lowered, pp, vpp, schedule),
         backward=largest(model, layouts, [b.backward_bytes for b in lowered.layers], pp, vpp, schedule),
-        rebuilt=stages.rebuilt(whole, rebuilt),
+        rebuilt=stages.rebuilt(whole, rebuilt) + in_transit(stages, whole),
         logits=lowered.head.logits_bytes,
         logits_forward=lowered.head.logits_forward_bytes,
         logits_backward=lowered.head.logits_backward_bytes,
@@ -130,7 +135,9 @@ def memory(
     most = peak(stage, schedule, pp, layouts.microbatches(workload.gbs), vpp)
     scratch = empty_gradient_bytes(model, workload, layouts, preset, pp, vpp, schedule)
     scratch = scratch + workspace_bytes(cluster.device, preset)
-    return _estimate(held, window, most, scratch, cluster, layouts, preset)
+    flights = np.minimum(layouts.microbatches(workload.gbs), pp)[:, None]
+    found = _estimate(held, window, most, scratch, cluster, layouts, preset)
+    return replace(found, host=held.host + away.sum(axis=2) * flights)
 
 
 def _estimate(
@@ -165,4 +172,4 @@ def _estimate(
     by_moment = {
         name: {**inside[name], "allocator": (fragments(sums[name]) + apart) * gpu, **outside} for name in MOMENTS
     }
-    return MemoryEstimate(by_moment, most.action, moment)
+    return MemoryEstimate(by_moment, most.action, moment, held.host)

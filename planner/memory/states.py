@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ class States:
         Beside all three while the optimizer runs.
     saving : ndarray
         Beside all three while a checkpoint is written.
+    host : ndarray
+        In host memory.
     """
 
     parameters: FloatArray
@@ -39,6 +41,7 @@ class States:
     loading: FloatArray
     stepping: FloatArray
     saving: FloatArray
+    host: FloatArray
 
 
 def states(
@@ -60,7 +63,28 @@ def states(
             total["stepping"] += np.minimum(part.trained * gradient_bytes(workload, preset), float(preset.bucket_bytes))
         total["loading"] += _loading(workload, layouts, preset, part, owned)
         total["saving"] += _saving(layouts, preset, part, elements.weights.gathered)
-    return States(**total)
+    return _with_host(States(**total), layouts)
+
+
+def _with_host(held: States, layouts: LayoutBatch) -> States:
+    """What stays on the device where a share of the optimizer, or ZeRO-3's shards, lie in host memory.
+
+    With them go the gradients that only the host's update reads (ZeRO-2 and 3: ZeRO-Offload, arXiv 2101.06840).
+    """
+    share = layouts.offload_optimizer[:, None] / 100.0
+    there = (layouts.offload_parameters[:, None] > 0) & (layouts.zero_stage[:, None] >= 3)
+    if not (share.any() or there.any()):
+        return held
+    gradients = held.gradients * np.where(layouts.zero_stage[:, None] >= 2, share, 0.0)
+    on_host = held.optimizer * share + gradients + np.where(there, held.parameters, 0.0)
+    return replace(
+        held,
+        parameters=np.where(there, 0.0, held.parameters),
+        gradients=held.gradients - gradients,
+        optimizer=held.optimizer * (1.0 - share),
+        stepping=held.stepping * (1.0 - share),
+        host=on_host,
+    )
 
 
 def step_bytes(workload: Workload, preset: FrameworkPreset) -> float:

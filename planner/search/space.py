@@ -30,6 +30,7 @@ from planner.presets import of as preset_of
 from planner.schedule import get as get_schedule
 
 MAX_VPP = 8
+OFFLOADS = ("offload_optimizer", "offload_parameters", "offload_activations")
 MAX_MBS = 16
 
 
@@ -45,6 +46,8 @@ class Space:
         Sets of modules such as ``"layernorm+moe_act"``, for the selective policies.
     recompute_layers : tuple of int
         Layers of a chunk, of a block, or the frequency, on every virtual stage; 0 is the default.
+    offload_optimizer, offload_parameters, offload_activations : tuple of int
+        As in `planner.layout.Layout`; 0 unless given.
     cp_ulysses : tuple of int
     """
 
@@ -63,6 +66,9 @@ class Space:
     schedule: tuple[str, ...] = ()
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: tuple[int, ...] = ()
+    offload_optimizer: tuple[int, ...] = ()
+    offload_parameters: tuple[int, ...] = ()
+    offload_activations: tuple[int, ...] = ()
     cp_kind: tuple[str, ...] = ()
     cp_ulysses: tuple[int, ...] = ()
     reshard: tuple[str, ...] = ()
@@ -135,6 +141,7 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
         "zero_stage": preset_of(workload).zero_stages,
         "fsdp": (0,),
         "mbs": tuple(m for m in powers if m <= workload.gbs),
+        **dict.fromkeys(OFFLOADS, (0,)),
     }
     return {name: tuple(getattr(space, name)) or values for name, values in defaults.items()}
 
@@ -156,7 +163,7 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     ranges = default_ranges(space, model, cluster, workload)
     world = cluster.n_ranks
     schedules = tuple(space.schedule) or tuple(sorted(preset_of(workload).searched_schedules))
-    names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs")
+    names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs", *OFFLOADS)
     axes = [np.asarray(ranges[n], dtype=np.int64) for n in names]
     sets = [parse_modules(text, "search.recompute_modules") for text in space.recompute_modules] or [()]
     numbers = [(n,) if n else () for n in space.recompute_layers] or [()]

@@ -174,6 +174,12 @@ CASES = (
          Layout(pp=2, recompute="block", recompute_layers=(3,)), on(2, ODD)),
     Case("recompute-layers", Layout(pp=2, recompute="full", recompute_layers=(1, 0)), "1 to 3",
          Layout(pp=2, recompute="block", recompute_layers=(1, 0)), on(2, ODD)),
+    Case("offload-amounts", Layout(offload_optimizer=101), "0 to 100", Layout(offload_optimizer=100), on(1)),
+    Case("offload-parameters", Layout(dp=2, zero_stage=2, offload_parameters=1), "zero_stage=3",
+         Layout(dp=2, zero_stage=3, offload_parameters=1), on(2)),
+    # 5 layers on two stages: three and two; one of a stage stays
+    Case("offload-activations", Layout(pp=2, offload_activations=3), "0 to 2",
+         Layout(pp=2, offload_activations=2), on(2, ODD)),
     # 131072 sequences one by one on one stage; 65536 of two are few enough
     Case("step-length", Layout(), "gbs <= 65536", Layout(mbs=2), on(1, gbs=131072)),
     Case("ep-experts", Layout(dp=2, ep=2), "ep=1 etp=1", Layout(dp=2), on(2)),

@@ -365,7 +365,18 @@ COMPILED = [
         ("dropout", Layout(dp=8), "composer", (("dropout", "true"),)),
     )
 ]
-CASES = (*CASES, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
+OFFLOADED = [
+    _case(f"offload {name}", model, cluster, framework, 16, 1024, **degrees)
+    for name, model, cluster, framework, degrees in (
+        ("optimizer", "gpt", A, "megatron", {"dp": 8, "zero_stage": 1, "offload_optimizer": 60}),
+        ("optimizer zero-2", "gpt", A, "deepspeed", {"dp": 8, "zero_stage": 2, "offload_optimizer": 100}),
+        ("parameters", "moe", B, "fsdp2", {"dp": 8, "ep": 2, "zero_stage": 3, "offload_optimizer": 100,
+                                          "offload_parameters": 1}),
+        ("activations", "gpt", A, "megatron", {"tp": 2, "dp": 4, "offload_activations": 5}),
+        ("activations stages", "moe", A, "generic", {"pp": 4, "dp": 2, "offload_activations": 1}),
+    )
+]
+CASES = (*CASES, *OFFLOADED, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",

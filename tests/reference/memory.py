@@ -39,13 +39,17 @@ def _rank(step: _Step, r: int) -> Sized:
     owned = (dense.trained, expert.trained) if z == 0 else (
         dense.trained / step.shard, expert.trained / step.expert_shard)  # fmt: skip
     states = _states(step, dense, expert)
+    share = lay.offload_optimizer / 100
+    states["optimizer"] *= 1 - share
+    states["gradients"] *= 1 - (share if z >= 2 else 0)
+    states["parameters"] *= 0 if lay.offload_parameters and z >= 3 else 1
     fixed = {"parameters": states["parameters"], "optimizer": states["optimizer"], "workspace": _workspace(step, r)}
     kept = fixed | {"gradients": states["gradients"], "comm_buffers": _buffers(step, dense.trained + expert.trained)}
     everything = dense.all + expert.all
     loading = (4 * everything if p.loads_whole and z >= 3 else 0) + (4 * sum(owned) if p.flat_gradients else 0)
     candidates = [("load", fixed | {"temporary": loading}), *((n, kept | b) for n, b in _steps(step, r, dense, expert))]
     flat = min(dense.trained * step.grad, p.bucket_bytes) + min(expert.trained * step.grad, p.bucket_bytes)
-    updating = sum(owned) * _stepping(step) + (flat if p.flat_gradients else 0.0)
+    updating = (sum(owned) * _stepping(step) + (flat if p.flat_gradients else 0.0)) * (1 - share)
     candidates.append(("optimizer", kept | {"temporary": updating}))
     wide = everything * step.width
     candidates.append(("save", kept | {"gathered": wide if p.saves_whole and z >= 3 else 0.0}))
@@ -63,12 +67,15 @@ def _rank(step: _Step, r: int) -> Sized:
 
 def _steps(step: _Step, r: int, dense: Held, expert: Held) -> list[tuple[str, dict[str, float]]]:
     """What the rank holds beside its state while each action of its list runs."""
-    saved = {s: sum(stage.kept) + sum(b.saved for b in stage.ends)
+    away = step.lay.offload_activations
+    saved = {s: sum(stage.kept[away:]) + sum(b.saved for b in stage.ends)
              for s, stage in enumerate(step.stages) if stage.rank == r}  # fmt: skip
     waiting = {s: sum(b.waiting for b in step.stages[s].blocks) for s in saved}
     layers = [b for s in saved for b in step.stages[s].layers]
     work = max((b.working for b in layers), default=0.0)
     again = _rebuilt(step, r)
+    if away:  # one layer is on its way
+        again += max(b.saved_whole for s in step.stages for b in s.layers)
     ahead, back = _unsharded(step, r, dense, expert)
     beside = _beside(step, saved)
     kept, forward, backward = step.logits

@@ -31,6 +31,9 @@ from tests.reference.ops import Rank, axis_of, collective, pair, slow_beside
 from tests.reference.recomputed import rebuilt_together
 from tests.reference.timing import Durations, Plan, Played, play
 
+HOST = {"pcie4": (27.3e9, 27.3e9, 409.6e9), "pcie5": (55.4e9, 55.4e9, 614.4e9), "c2c": (359e9, 377e9, 512e9)}
+"""Bytes/s to the device, to the host, and of the memory of a node (of two devices behind NVLink-C2C)."""
+
 
 @dataclass
 class Reference:
@@ -281,6 +284,34 @@ class _Step:
             found.append(one + (self._over("all_gather", "tp", boundary) if shares else 0.0))
         return found
 
+    def _from_host(self, stage: _Stage) -> float:
+        """The rank's shard over the link."""
+        shard = self.sent(stage.dense) / self.shard + self.sent(stage.expert) / self.expert_shard
+        return shard / HOST[self.cluster.device.host_link][0]
+
+    def _copies(self, stage: _Stage, way: str) -> float:
+        """Copies of the offloaded layers beyond their compute."""
+        to_device, to_host, _ = HOST[self.cluster.device.host_link or "pcie4"]
+        total = 0.0
+        for b in stage.layers[: self.lay.offload_activations]:
+            if way == "forward":
+                total += max(b.saved_whole / to_host - b.forward.total, 0.0)
+            else:
+                total += max(b.saved_whole / to_device - b.input_gradient.total - b.weight_gradient.total, 0.0)
+        return total
+
+    def _host_update(self, n: float, on_device: float) -> float:
+        """Gradients out, update beside the weights on their way back; the device updates the rest."""
+        share = self.lay.offload_optimizer / 100
+        if not share:
+            return on_device
+        to_device, to_host, memory = HOST[self.cluster.device.host_link or "pcie4"]
+        ranks = 2 if self.cluster.device.host_link == "c2c" else self.cluster.gpus_per_node
+        moved = self.grad + 2 * MOMENTS[self.workload.optimizer] + self._weights_touched()
+        there = n * share * self.grad / to_host
+        there += max(n * share * moved * ranks / (0.8 * memory), n * share * self.width / to_device)
+        return max(on_device * (1 - share), there)
+
     def _optimizer(self, dense: Held, expert: Held, layers: list[tuple[DecoderLayer, int]]) -> float:
         lay, p, w = self.lay, self.preset, self.workload
         share, share_e = (1, 1) if lay.zero_stage == 0 else (self.shard, self.expert_shard)
@@ -295,7 +326,9 @@ class _Step:
         if w.optimizer == "muon":  # Adam's second moment outside the hidden matrices
             nbytes += dense.other / share * 2 * 4
         one = float(kernels.memory_seconds(self.cluster.device, nbytes / launches).mid) * launches
-        return one + (self._newton_schulz(layers, share, share_e) if w.optimizer == "muon" else 0.0)
+        if w.optimizer == "muon":
+            one += self._newton_schulz(layers, share, share_e)
+        return self._host_update(n, one)
 
     def _weights_touched(self) -> float:
         """Bytes a parameter: main weight read and written, compute copy written."""
@@ -338,7 +371,11 @@ class _Step:
             for s, again in zip(stages, reruns, strict=True)
         ]
         weight = [sum(b.weight_gradient.total for b in s.blocks) for s in stages]
+        forward = [f + self._copies(s, "forward") for f, s in zip(forward, stages, strict=True)]
+        backward = [b + self._copies(s, "backward") for b, s in zip(backward, stages, strict=True)]
         unshard = [self._gather(s.dense, s.expert, k) if plan.unshard != "none" else 0.0 for s in stages]
+        if lay.offload_parameters and plan.unshard != "none":
+            unshard = [u + self._from_host(s) / k for u, s in zip(unshard, stages, strict=True)]
         reduce = [self._reduce(s.dense.trained, s.expert.trained) if plan.reduce != "none" else 0.0 for s in stages]
         # A gather that is prefetched runs beside compute and slows it by what it takes.
         tax = [taken * u if plan.prefetch and plan.unshard in ("each", "forward") else 0.0 for u in unshard]

@@ -6,7 +6,7 @@ import pytest
 
 from hwmodels.cluster import load as load_cluster
 from planner.compare.recomputation import Recomputation, mildest, stated
-from planner.compare.software import not_modelled, switches_of
+from planner.compare.software import not_modelled, offloads_of, switches_of
 from planner.layout import Layout
 from planner.layout.recompute import DEFAULT_MODULES
 from planner.model import load as load_model
@@ -69,8 +69,14 @@ def test_words_about_software_are_switches() -> None:
     assert switches_of("") == {}
 
 
+def test_words_about_host_memory_are_fields_of_the_layout() -> None:
+    assert offloads_of("HF Transformers + DeepSpeed ZeRO; optimizer offload") == {"offload_optimizer": 100}
+    assert offloads_of("parameter offload; optimizer-cpu-offload=False") == {"offload_parameters": 1}
+
+
 def test_words_that_change_nothing_are_named() -> None:
-    assert not_modelled("torch.compile; async TP; grad_accum=4; fp8_params=") == ("flag async tp not modelled",)
+    found = not_modelled("torch.compile; scattered embeddings; grad_accum=4; fp8_params=")
+    assert found == ("flag scattered embeddings not modelled",)
     remark = ("flag use_nccl_ub=true not modelled",)
     assert not_modelled("use-nccl-ub=True; no-gradient-accumulation-fusion=True") == remark
     assert not_modelled("moe_flex_dispatcher_backend=hybridep; use-x=False") == ()
