@@ -153,9 +153,9 @@ _NEMO = replace(
     bf16_ends=False,
     blank_vpp=12,
     notes="NeMo and NVIDIA's MLPerf submissions: Megatron-Core recipes with sequence parallelism "
-    "wherever tp > 1, distributed optimizer, all overlaps on; pipelines interleaved unless told otherwise; gradients "
-    "reduced in bf16; weights in fp8 only with tensor-wide and MX scales, SwiGLU inputs kept in fp8, every decoder "
-    "layer in the recipe; fp8 is delayed scaling.",
+    "wherever tp > 1 and its collectives in pieces beside GEMMs (not in NVFP4), distributed optimizer, all overlaps "
+    "on; pipelines interleaved unless told otherwise; gradients reduced in bf16; weights in fp8 only with tensor-wide "
+    "and MX scales, SwiGLU inputs kept in fp8, every decoder layer in the recipe; fp8 is delayed scaling.",
     source="NeMo performance guide; github mlcommons/training_results_v3.1 NVIDIA gpt3 conf/custom.yaml "
     "(virtual_pipeline_model_parallel_size defaults to 12), training_results_v5.0 llama31_405b conf/custom.yaml "
     "(fp8_recipe defaults to delayed, gradient_accumulation_fusion, FP8_PARAM_GATHER)",

@@ -121,7 +121,8 @@ class Shapes:
 
         Transformer Engine's ring exchange and PyTorch's ``_fused_all_gather_matmul`` cut along the rows of each rank.
         """
-        cut = self.preset.tp_gemm_overlap & self.sp
+        # NVFP4 recipes turn it off (Megatron-Bridge scripts/performance/configs: tp_comm_overlap False for nvfp4).
+        cut = self.sp & (self.preset.tp_gemm_overlap and self.recipe.scaling != "nv")
         return np.asarray(np.where(cut, self.tp, 1.0))
 
     @property

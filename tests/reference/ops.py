@@ -141,6 +141,8 @@ class Rank:
     @property
     def cut(self) -> float:
         """Pieces of a GEMM whose tp collective runs beside it: one for each rank's rows; 0 where it does not."""
+        if self.narrow is not None and self.narrow.scaling == "nv":
+            return 0.0
         return float(self.layout.tp) if self.preset.tp_gemm_overlap and self.layout.sp else 0.0
 
     def linear(self, name: str, rows: float, n_in: float, n_out: float, *, module: str = "", high: bool = False,
