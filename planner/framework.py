@@ -15,7 +15,7 @@ CP_KINDS: tuple[str, ...] = ("ring", "all-gather", "ulysses", "hierarchical")
 """Kinds of context parallelism (`planner.workload.context_parallel`)."""
 
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
-GradDtype = Literal["fp32", "bf16", "same"]
+GradDtype = Literal["fp32", "bf16", "same", "fp16-else-fp32"]
 MemoryLog = Literal["allocated", "reserved", "device"]
 SCALED: tuple[str, ...] = ("delayed", "current", "block", "mx", "nv")
 """Scalings of quantised recipes (`planner.precision`)."""
@@ -25,7 +25,7 @@ ROUNDS: tuple[str, ...] = ("pp", "equal", "any")
 """Numbers of micro-batches that an interleaved schedule runs (`FrameworkPreset.interleaved_rounds`)."""
 
 ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
-GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same")
+GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same", "fp16-else-fp32")
 MEMORY_LOGS: tuple[str, ...] = ("allocated", "reserved", "device")
 
 
@@ -122,8 +122,9 @@ class FrameworkPreset(MoeSwitches):
         The optimizer is built with zero gradients of its fp32 share (DeepSpeed's ZeRO).
     logs_memory : {'allocated', 'reserved', 'device'}
         What the memory figure of its own log counts: what a measurement means that does not say.
-    grad_dtype : {'fp32', 'bf16', 'same'}
-        Dtype in which gradients are accumulated and reduced; ``same`` is the compute dtype.
+    grad_dtype : {'fp32', 'bf16', 'same', 'fp16-else-fp32'}
+        Dtype in which gradients are accumulated and reduced; ``same`` is the compute dtype, ``fp16-else-fp32``
+        the same with fp16 (whose loss is scaled) and fp32 with anything else.
     fused_grad_accumulation : bool
         The weight-gradient GEMM adds into the main gradient; False: a kernel of its own reads the
         new gradient and reads and writes the accumulated one.
@@ -386,4 +387,6 @@ class FrameworkPreset(MoeSwitches):
 
     def gradient_dtype(self, precision: str) -> str:
         """Dtype of accumulated and reduced gradients when computing in `precision`."""
+        if self.grad_dtype == "fp16-else-fp32":
+            return "fp16" if precision == "fp16" else "fp32"
         return precision if self.grad_dtype == "same" else self.grad_dtype

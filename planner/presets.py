@@ -75,7 +75,7 @@ _MEGATRON_2021 = FrameworkPreset(
     scatter_gather_p2p=True,
     attention="unfused-fused-softmax",
     dropout=True,
-    grad_dtype="same",
+    grad_dtype="fp16-else-fp32",
     overlap_grad_reduce=False,
     overlap_param_gather=False,
     tp_backward_overlap=False,
@@ -119,6 +119,7 @@ _DEEPSPEED_2022 = replace(
     cp_kinds=(),
     in_place_loss=True,
     zero_stage=0,
+    grad_dtype="fp16-else-fp32",
     kernel_s=HostConstant(
         58e-6,
         "least mean absolute error over vtrain_a100_multi and vtrain_a100_single, 47 and 48 evenly spaced rows "
@@ -137,9 +138,11 @@ _DEEPSPEED_2022 = replace(
     notes="Megatron-DeepSpeed of 2021-2022: Megatron's unfused attention with the fused softmax kernel, "
     "synchronous all-reduces of tensor parallelism, activations and gradients of stages sent in tp pieces "
     "(pipe_partitioned and grad_partitioned), gradients all-reduced after the pipeline has drained, in stage 1 too, "
-    "whose optimizer gathers the parameters after its step; ZeRO is off unless stated.",
+    "whose optimizer gathers the parameters after its step; bf16 gradients accumulate in fp32; ZeRO is off unless "
+    "stated.",
     source="github bigscience-workshop/Megatron-DeepSpeed megatron/mpu/layers.py; DeepSpeed runtime/pipe/engine.py "
-    "(is_pipe_partitioned, _exec_reduce_grads), runtime/engine.py (contiguous_gradients off in stage 1), "
+    "(is_pipe_partitioned, _exec_reduce_grads), runtime/bf16_optimizer.py, runtime/engine.py "
+    "(contiguous_gradients off in stage 1), "
     "runtime/zero/stage_1_and_2.py (buffered_reduce_fallback); DeepSpeed configuration reference (stage 0)",
 )
 _NEMO = replace(

@@ -73,3 +73,17 @@ def test_era_is_data():
     # arguments.py of v2.5 forces fp32 accumulation for bf16 only
     assert then.gradient_dtype("fp16") == "fp16"
     assert now.gradient_dtype("bf16") == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "gradients"),
+    [
+        ("megatron-2021", "fp16", "fp16"),
+        ("megatron-2022", "bf16", "fp32"),  # accumulate_allreduce_grads_in_fp32 is forced for bf16
+        ("bigscience-2022", "bf16", "fp32"),  # DeepSpeed's BF16_Optimizer
+        ("deepspeed", "bf16", "bf16"),
+        ("megatron", "fp16", "fp32"),
+    ],
+)
+def test_gradients_accumulate_in(name, precision, gradients):
+    assert presets.get(name).gradient_dtype(precision) == gradients

@@ -108,6 +108,7 @@ CASES: tuple[Case, ...] = (
     _case("tp sp 2022", "gpt", A, "megatron-2022", 8, 1024, "fp16", tp=4, sp=1, dp=2, recompute="selective", mbs=2),
     _case("tp sgd", "gpt", A, "deepspeed-2022", 8, 1024, "fp16", "sgd", tp=2, dp=4, zero_stage=1),
     _case("tp sgd blocking", "gpt", A, "bigscience-2022", 8, 1024, "fp16", "sgd", tp=4, pp=2, mbs=2, recompute="full"),
+    _case("tp bf16 blocking", "gpt", A, "bigscience-2022", 16, 1024, tp=2, pp=2, dp=2, zero_stage=1, recompute="full"),
     _case("odd scores", "gpt", A, "deepspeed-2022", 8, 1024, "fp16", tp=8, zero_stage=0, recompute="full"),
     _case("odd vocabulary", "llama-3.1-8b", H, "megatron", 16, 4096, tp=8, sp=1, dp=2, zero_stage=1),
     _case("gpipe", "gpt", A, "generic", 16, 1024, pp=4, dp=2, schedule="gpipe"),
