@@ -20,7 +20,7 @@ _ON = ("true", "1", "yes", "")
 WORDS: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.compile": (("torch_compile", "true"),),
     "eager": (("torch_compile", "false"),),
-    "no tp/pp comm overlap": (("p2p_overlap", "false"),),
+    "no tp/pp comm overlap": (("tp_backward_overlap", "false"), ("p2p_overlap", "false")),
     "fused softmax kernel": (("attention", "unfused-fused-softmax"),),
     "flash attention": (("attention", "flash"),),
     "cross_entropy_loss_fusion": (("fused_cross_entropy", "true"),),
