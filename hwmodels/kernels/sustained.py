@@ -4,16 +4,15 @@ A kernel that is timed alone, some tens of times over, is timed at the clock of 
 tensor cores busy for seconds the part settles where it draws its board power, so that no kernel is done sooner than
 its floating-point operations take at that power::
 
-    t >= weight x rho x flop / peak,        rho = ((peak_bf16 / tdp) / density)^0.4
+    t >= flop / (flop_per_j x tdp)
 
-`weight` is the power that the tensor cores would draw at the datasheet peak of a format, over the board power
-(``power.<peak>.compute_weight``, else the assumed `COMPUTE_WEIGHT`, which binds no kernel below nine tenths of the
-peak; `hwmodels.energy` takes its watts from the same number). It holds for the part that was measured, of `density`
-bf16 FLOP/s for each watt; another part of the generation, or one under a lower cap, is slower by the exponent of
-`hwmodels.kernels.tiles.POWER_EXPONENT`. Kernels that draw less, such as small or memory-bound ones, are left as
-they are.
+`flop_per_j` is what a generation gets out of a joule of board power (``power.<peak>.flop_per_j``), fitted on training
+steps. It does not depend on the limit: H100 at 700 and at 500 W, B200 at 1,000 and GB200 at 1,200 W go by the same
+number, and H100 and Blackwell, made in one process, nearly so. Kernels that draw less, such as small or memory-bound
+ones, are left as they are. Without a fitted number the bound is the assumed `COMPUTE_WEIGHT`, which is none for any
+kernel below nine tenths of the peak; `hwmodels.energy` takes its watts from the same numbers (`compute_weight`).
 
-A narrower format has a weight of its own: a multiplier's energy grows with the square of the mantissa, so that the
+A narrower format has a number of its own: a multiplier's energy grows with the square of the mantissa, so that the
 double peak of fp8 need not take the power of that of bf16 (Horowitz 2014, "Computing's energy problem", ISSCC).
 """
 
@@ -25,7 +24,6 @@ from numpy.typing import ArrayLike
 from hwmodels.device import Coefficient, Device
 from hwmodels.estimate import Estimate
 from hwmodels.kernels.formats import format_of
-from hwmodels.kernels.tiles import POWER_EXPONENT
 
 COMPUTE_WEIGHT = Coefficient(
     1.1,
@@ -38,20 +36,20 @@ _ALIKE = {"fp16": "bf16"}
 
 
 def compute_weight(device: Device, dtype: str = "bf16") -> Coefficient:
-    """Power of the tensor cores at the peak of a format over the board power (module docstring), of this device.
+    """Power of the tensor cores at the datasheet peak of a format, over the board power of the device.
+
+    ``peak / (flop_per_j x tdp)`` where the generation's number is known; else `COMPUTE_WEIGHT`.
 
     Raises
     ------
     InputError
-        For an unknown format.
+        For an unknown format, or one that the device does not have.
     """
     peak = format_of(dtype).peak
-    found = device.find(f"power.{_ALIKE.get(peak, peak)}.compute_weight", default=COMPUTE_WEIGHT)
-    density = device.coefficients.get("power.density")
-    if not found.rows or density is None or device.tdp_w <= 0:
-        return found
-    rho = (device.peak("bf16") / device.tdp_w / density.value) ** POWER_EXPONENT
-    return Coefficient(found.value * rho, found.source, found.rows, found.residual)
+    found = device.coefficients.get(f"power.{_ALIKE.get(peak, peak)}.flop_per_j")
+    if found is None or device.tdp_w <= 0:
+        return COMPUTE_WEIGHT
+    return Coefficient(device.peak(peak) / (found.value * device.tdp_w), found.source, found.rows, found.residual)
 
 
 def sustained_seconds(device: Device, kernel: Estimate, flop: ArrayLike, dtype: str = "bf16") -> Estimate:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from planner import presets
 from planner.layout import Layout, LayoutBatch, RuleContext, faults
 from planner.layout.recompute import MODULES, OUTPUT_DISCARDING
 
@@ -88,6 +89,9 @@ _LADDER: tuple[Recomputation, ...] = (
 )
 """Policies from the one that costs least time to the one that saves most."""
 
+_BY_OP: tuple[Recomputation, ...] = (Recomputation("none"), Recomputation("op"), Recomputation("full"))
+"""The same where selective recomputation is by op (torchtitan)."""
+
 
 def mildest(
     model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, known: tuple[str, ...]
@@ -105,8 +109,9 @@ def mildest(
     from planner.search.nearest import peak_bytes
 
     context = RuleContext.of(model, workload, layout.world)
-    steps = [_LADDER[0]]
-    for step in _LADDER[1:]:
+    ladder = _BY_OP if presets.get(workload.framework).selective == "op" else _LADDER
+    steps = [ladder[0]]
+    for step in ladder[1:]:
         fit = tuple(m for m in step.modules if not faults(replace(step, modules=(m,)).on(layout), context))
         if step.kind in known and (fit or not step.modules) and replace(step, modules=fit) not in steps:
             steps.append(replace(step, modules=fit))

@@ -20,6 +20,8 @@ _ON = ("true", "1", "yes", "")
 WORDS: dict[str, tuple[tuple[str, str], ...]] = {
     "torch.compile": (("torch_compile", "true"),),
     "eager": (("torch_compile", "false"),),
+    "float8": (("torch_compile", "true"),),
+    "async tp": (("torch_compile", "true"),),
     "no tp/pp comm overlap": (("tp_backward_overlap", "false"), ("p2p_overlap", "false")),
     "fused softmax kernel": (("attention", "unfused-fused-softmax"),),
     "flash attention": (("attention", "flash"),),
@@ -27,7 +29,9 @@ WORDS: dict[str, tuple[tuple[str, str], ...]] = {
     "no_bias_gelu_fusion": (("fused_elementwise", "false"),),
     "no_bias_swiglu_fusion": (("fused_elementwise", "false"),),
 }
-"""A word, or a flag that is on (dashes as underscores) -> switches."""
+"""A word, or a flag that is on (dashes as underscores) -> switches. torchtitan refuses async TP without torch.compile
+(`torchtitan/distributed/tensor_parallel.py` ``maybe_enable_async_tp``) and warns of float8 without it
+(docs/float8.md: compiled for the casts to be fused)."""
 
 OFFLOADS: dict[str, tuple[str, int]] = {
     "optimizer offload": ("offload_optimizer", 100),

@@ -16,11 +16,12 @@ def phases(**seconds: float) -> dict[str, float]:
 
 def test_a_step_by_hand() -> None:
     # H100, 700 W, idle 84 W. 8 GPUs: 1 + 2 s of compute at half of the peak, 0.5 s of optimizer, 0.5 s idle.
-    # Compute: 84 + 616 x 1.47 x 0.5 = 536.76 W; optimizer: 84 + 616 x 0.5 x 0.65 = 284.2 W; PUE 1.2.
+    # Compute: the peak is 989.4 TFLOP/s, and a joule is 0.98e12 FLOP; optimizer: 84 + 616 x 0.5 x 0.65 W; PUE 1.2.
+    watts = 84 + 616 * 0.5 * 989.4 / (0.98 * 700)
     device = catalog.device("h100-sxm-80gb")
     flops = 0.5 * 3.0 * 8 * 1e15
     joules = step_joules(device, [phases(forward=1.0, backward=2.0, optimizer=0.5)], 4.0, flops, 8e15, 8)
-    assert joules == pytest.approx((3 * 536.76 + 0.5 * 284.2 + 0.5 * 84.0) * 8 * 1.2)
+    assert joules == pytest.approx((3 * watts + 0.5 * 284.2 + 0.5 * 84.0) * 8 * 1.2)
     kwh, co2 = per_mtoken(joules, 2e6)
     assert kwh == pytest.approx(joules / 3.6e6 / 2)
     assert co2 == pytest.approx(kwh * energy.GRID_KG_PER_KWH.value)

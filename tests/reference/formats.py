@@ -161,16 +161,9 @@ _PEAKS = {"nvfp4": "fp4", "fp8_block": "fp8", "mxfp8": "fp8", "fp16": "bf16"}
 
 
 def hot_flop_s(device: Device, law: str) -> float:
-    """FLOP/s that the board power feeds: the peak over the share of the board power that it would draw.
-
-    Power goes with the 2.5th power of the speed, clock times voltage squared: less power a FLOP/s of the peak slows
-    by its 0.4th power.
-    """
+    """FLOP/s that the board power feeds, at what the generation gets out of a joule; else nine tenths of the peak."""
     if device.kind == "cpu":
         return float("inf")
     name = _PEAKS.get(law, law)
-    known = device.coefficients.get(f"power.{name}.compute_weight")
-    if known is None:
-        return device.peak(name) / 1.1
-    measured = device.coefficients["power.density"].value * device.tdp_w
-    return device.peak(name) / known.value * (measured / device.peak("bf16")) ** 0.4
+    known = device.coefficients.get(f"power.{name}.flop_per_j")
+    return known.value * device.tdp_w if known else device.peak(name) / 1.1

@@ -62,10 +62,22 @@ def test_a_blank_cell_is_the_mildest_policy_that_fits() -> None:
     assert "mildest that fits" in found[1].assumed
 
 
+def test_a_framework_of_selective_ops_tries_those_before_whole_layers() -> None:
+    """Llama 3.1 8B, fsdp2 on 8 A100: a sequence of 4,096 fits as it is, 3 by op, 16 as their inputs alone."""
+    model, cluster = load_model("llama-3.1-8b")[0], load_cluster("dgx-a100:1")
+    workload = Workload(4096, 384, framework="fsdp2", switches=(("fused_cross_entropy", "true"),))
+    known = get("fsdp2").recomputes
+    found = [mildest(model, cluster, workload, Layout(dp=8, zero_stage=3, mbs=mbs), known) for mbs in (1, 3, 16)]
+    assert [f.kind for f in found] == ["none", "op", "full"]
+
+
 def test_words_about_software_are_switches() -> None:
     assert switches_of("torch.compile; float8") == {"torch_compile": "true"}
     assert switches_of("Megatron-DeepSpeed; fused softmax kernel") == {"attention": "unfused-fused-softmax"}
-    assert switches_of("TE 2.11; no tp/pp comm overlap") == {"p2p_overlap": "false"}
+    found = switches_of("TE 2.11; no tp/pp comm overlap")
+    assert found == {"tp_backward_overlap": "false", "p2p_overlap": "false"}
+    # torchtitan's async TP needs torch.compile
+    assert switches_of("float8; async TP") == {"torch_compile": "true"}
     assert switches_of("") == {}
 
 
