@@ -297,6 +297,8 @@ def _training_notes(priced: PricedModel) -> list[str]:
     work, recipe = priced.workload, recipe_of(priced.workload, priced.preset)
     optimizer = optimizers.get(work.optimizer)
     found = [f"precision {recipe.name}: {recipe.source}", f"optimizer {optimizer.name}: {optimizer.source}"]
+    if priced.preset.offload_core:
+        found.append("attention scores offloaded to host memory: transfers taken as hidden; no measured evidence")
     if recipe.quantised:
         plain = sum(layer.high_precision for layer in priced.model.layers)
         found.append(f"MFU and HFU count against the dense {recipe.forward} peak")

@@ -120,6 +120,9 @@ class FrameworkPreset(MoeSwitches):
         Stage 3: a checkpoint gathers all parameters on the device.
     flat_gradients : bool
         The optimizer is built with zero gradients of its fp32 share (DeepSpeed's ZeRO).
+    offload_core : bool
+        What unfused attention keeps for the backward leaves to host memory (Megatron-Core
+        ``--fine-grained-activation-offloading`` with core_attn); the transfers are taken as hidden.
     logs_memory : {'allocated', 'reserved', 'device'}
         What the memory figure of its own log counts: what a measurement means that does not say.
     grad_dtype : {'fp32', 'bf16', 'same', 'fp16-else-fp32'}
@@ -278,6 +281,7 @@ class FrameworkPreset(MoeSwitches):
     loads_whole: bool = False
     saves_whole: bool = False
     flat_gradients: bool = False
+    offload_core: bool = False
     logs_memory: MemoryLog = "device"
     grad_dtype: GradDtype = "fp32"
     fused_grad_accumulation: bool = False

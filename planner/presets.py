@@ -296,7 +296,6 @@ _PRESETS: dict[str, FrameworkPreset] = {
         FrameworkPreset(
             name="composer",
             cp_kinds=(),
-            saves_whole=True,
             attention_impl="flashattn-fa2",
             recomputes=MEGATRON_RECOMPUTES,
             recompute_stops_early=True,

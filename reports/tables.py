@@ -69,18 +69,35 @@ def breakdown(step: Step, title: str = "time of a step") -> Table:
 
 
 def memory(step: Step, title: str = "peak memory by stage") -> Table:
-    """Bytes of each stage by category against its capacity."""
+    """Bytes of each stage by category at its peak, what sets it, and the interval against the capacity."""
     used = [c for c in MEMORY_CATEGORIES if any(s.by_category.get(c) for s in step.memory)]
-    table = _table(
-        title, [("stage", True), *((c, True) for c in used), ("peak", True), ("capacity", True), ("free", True)]
-    )
+    heads = ["peak", "capacity", "free"]
+    moments = any(s.moment for s in step.memory)
+    table = _table(title, [("stage", True), *((c, True) for c in [*used, *heads]), *[("at", False)] * moments])
     for stage in step.memory:
         free = format_percent(1.0 - stage.peak_bytes / stage.capacity_bytes) if stage.capacity_bytes else "–"
         sizes = [format_bytes(stage.by_category.get(c, 0)) for c in used]
-        _add(
-            table, [str(stage.stage), *sizes, format_bytes(stage.peak_bytes), format_bytes(stage.capacity_bytes), free]
-        )
+        figures = [format_bytes(stage.peak_bytes), format_bytes(stage.capacity_bytes), free]
+        _add(table, [str(stage.stage), *sizes, *figures, *[stage.moment] * moments])
     return table
+
+
+def memory_peak(step: Step) -> str:
+    """What sets the peak, in a sentence: stage, moment, category, the interval and the three figures of it."""
+    known = [s for s in step.memory if s.interval is not None]
+    if not known:
+        return step.verdict
+    worst = max(known, key=lambda s: s.interval.high if s.interval else 0.0)
+    span = worst.interval
+    low, high = (format_bytes(v) for v in (span.low, span.high)) if span else ("", "")
+    allocated, reserved, device, capacity = (
+        format_bytes(v)
+        for v in (worst.allocated_bytes, worst.reserved_bytes, worst.peak_bytes, worst.capacity_bytes)
+    )
+    return (
+        f"{step.verdict}: {device} ({low} .. {high}) of {capacity} on stage {worst.stage} at {worst.moment}, "
+        f"most of it {worst.category}; {allocated} allocated, {reserved} reserved"
+    )
 
 
 def comparison(found: Comparison) -> Table:

@@ -119,7 +119,7 @@ def too_small(step: Step) -> str:
     over = [
         f"stage {s.stage} needs {format_bytes(s.peak_bytes)} of {format_bytes(s.capacity_bytes)}"
         for s in step.memory
-        if s.peak_bytes > s.capacity_bytes
+        if (s.interval.low if s.interval else s.peak_bytes) > s.capacity_bytes
     ]
     more = f" and {len(over) - MOST_STAGES} more stages" if len(over) > MOST_STAGES else ""
     return f"warning: out of memory: {', '.join(over[:MOST_STAGES])}{more}; the figures are of a step that cannot run"

@@ -51,7 +51,7 @@ def show_step(step: Step) -> None:
             ("bubble", format_percent(step.bubble_fraction)),
             ("cost", f"${step.usd_per_mtoken:.3f} per 1M tokens" if step.usd_per_mtoken is not None else ""),
             ("energy", energy_text(step)),
-            ("memory", step.verdict),
+            ("memory", tables.memory_peak(step)),
         ]
     )
     for table in (tables.breakdown(step, "time of a step, exposed"), tables.memory(step, "peak memory by stage")):

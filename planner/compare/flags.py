@@ -13,6 +13,7 @@ _SWITCHES: dict[str, tuple[str, str]] = {
     "overlap-grad-reduce": ("overlap_grad_reduce", "true"),
     "overlap-param-gather": ("overlap_param_gather", "true"),
     "deterministic-mode": ("deterministic", "true"),
+    "fine-grained-activation-offloading": ("offload_core", "true"),
     "tp-comm-overlap": ("userbuffers", "true"),
     "te fused cross-entropy": ("fused_cross_entropy", "true"),
 }

@@ -17,14 +17,16 @@ from planner.model.spec import (
 )
 
 
-def _latent(heads: int, bias: bool) -> LatentAttention:
-    """Latent attention with the ranks of DeepSeek-V2 and V3: a bare shape names only the kind.
+def _latent(heads: int, bias: bool, head_dim: int = 128) -> LatentAttention:
+    """Latent attention in the proportions of DeepSeek-V2 and V3: a bare shape names only the kind.
 
+    Heads of 128, half of that rotary beside it, latents of 12 (queries) and 4 heads: other heads scale them all.
     Sources: arXiv 2405.04434, section 3.1.2; arXiv 2412.19437, section 4.2.
     """
     return LatentAttention(
-        heads, q_lora_rank=1536, kv_lora_rank=512, nope_dim=128, rope_dim=64, v_head_dim=128, qkv_bias=bias
-    )
+        heads, q_lora_rank=12 * head_dim, kv_lora_rank=4 * head_dim, nope_dim=head_dim, rope_dim=max(head_dim // 2, 1),
+        v_head_dim=head_dim, qkv_bias=bias,
+    )  # fmt: skip
 
 
 def from_shape(
@@ -91,7 +93,7 @@ def from_shape(
         learned_positions=seq_len if learned_positions else 0,
         max_positions=seq_len,
         source="shape",
-        notes=("latent attention with the ranks of DeepSeek-V2/V3",) if _is_latent(attention) else (),
+        notes=("latent attention in the proportions of DeepSeek-V2/V3",) if _is_latent(attention) else (),
     )
 
 
@@ -104,7 +106,7 @@ def _stack(given: dict[str, Any]) -> tuple[DecoderLayer, ...]:
     heads, hidden, bias, norm, gated = (given[key] for key in ("heads", "hidden", "bias", "norm", "gated"))
     part: AnyAttention
     if _is_latent(given["attention"]):
-        part = _latent(heads, bias)
+        part = _latent(heads, bias, given["head_dim"] or 128)
     else:
         head_dim = hidden // heads if given["head_dim"] is None else given["head_dim"]
         kv = heads if given["kv_heads"] is None else given["kv_heads"]

@@ -146,6 +146,7 @@ def _feed(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray]:
 def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     s = s.within(layer)
     mixer, saved_attention, saved_core, exchanged = _mixer(layer, s)
+    saved_core = np.zeros(()) if s.preset.offload_core else saved_core
     feed, saved_feed = _feed(layer, s)
     ops: list[Op] = []
     for i in range(layer.n_norms):

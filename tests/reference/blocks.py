@@ -420,6 +420,7 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
     if layer.attention is not None:
         if layer.softmax is not None:
             attention, core, exchanged = _attention(rank, layer)
+            core *= not rank.preset.offload_core
         elif layer.recurrent is not None:
             attention = mixer(rank, layer.recurrent)
         _residual(rank, "attention.residual")

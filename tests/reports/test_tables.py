@@ -6,11 +6,13 @@ import importlib.util
 import io
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from planner.results import Interval, StageMemory
 from reports import tables
 from reports.text import label, value
 
@@ -69,6 +71,21 @@ def test_breakdown_and_memory():
     text = printed(tables.memory(samples.step(4)))
     # stage 0: 12 + 12 + 9 + 40 + 0 + 1 + 1 = 75 GiB of 80: 6.2 % free (rounded half to even of 6.25)
     assert "75.0 GiB" in text and "6.2%" in text
+
+
+def test_the_memory_sentence_says_what_sets_the_peak():
+    gib = 2**30
+    stages = [
+        StageMemory(0, {"activations": 30 * gib, "context": gib}, 80 * gib, "backward", {}, Interval(29e9, 33e9, 36e9)),
+        StageMemory(
+            1, {"parameters": 10 * gib, "logits": 20 * gib, "allocator": 2 * gib, "nccl": gib}, 80 * gib, "loss", {},
+            Interval(30.0 * gib, 33.0 * gib, 36.0 * gib),
+        ),
+    ]  # fmt: skip
+    text = tables.memory_peak(replace(samples.step(2), memory=stages, verdict="fits"))
+    assert text.startswith("fits: 33.0 GiB (30.0 GiB .. 36.0 GiB) of 80.0 GiB on stage 1 at loss, most of it logits")
+    assert text.endswith("30.0 GiB allocated, 32.0 GiB reserved")
+    assert tables.memory_peak(samples.step(2)) == samples.step(2).verdict
 
 
 def test_comparison_and_validation():
