@@ -33,6 +33,12 @@ WORDS: dict[str, tuple[tuple[str, str], ...]] = {
 (`torchtitan/distributed/tensor_parallel.py` ``maybe_enable_async_tp``) and warns of float8 without it
 (docs/float8.md: compiled for the casts to be fused)."""
 
+VALUES: dict[str, dict[str, tuple[str, str]]] = {
+    "mp_mode": {"default": ("grad_dtype", "fp32"), "pure": ("grad_dtype", "same")},
+}
+"""Flag -> value -> switch. Composer's FSDP reduces in fp32 by ``DEFAULT`` and in the compute dtype by ``PURE``
+(`composer/distributed/mosaic_fsdp_utils.py` ``get_mixed_precision``; earlier releases reduced in it by both)."""
+
 OFFLOADS: dict[str, tuple[str, int]] = {
     "optimizer offload": ("offload_optimizer", 100),
     "parameter offload": ("offload_parameters", 1),
@@ -54,12 +60,16 @@ STATED_ELSEWHERE: tuple[str, ...] = (
 
 
 def _parts(flags: str) -> list[tuple[str, str, str]]:
-    """(name, value, text) of each word or flag, in lower case; names of flags with underscores for dashes."""
+    """(name, value, text) of each word or flag, in lower case; names of flags with underscores for dashes.
+
+    Words may also have commas between; a flag's value may hold them.
+    """
     found = []
     for part in flags.lower().split(";"):
-        name, equals, value = (text.strip() for text in part.partition("="))
-        if name:
-            found.append((name.replace("-", "_") if equals else name, value.strip("'\""), part.strip()))
+        for text in [part] if "=" in part else part.split(","):
+            name, equals, value = (piece.strip() for piece in text.partition("="))
+            if name:
+                found.append((name.replace("-", "_") if equals else name, value.strip("'\""), text.strip()))
     return found
 
 
@@ -69,6 +79,9 @@ def switches_of(flags: str) -> dict[str, str]:
     for name, value, _ in _parts(flags):
         if value in _ON:
             found |= dict(WORDS.get(name, ()))
+        if value in VALUES.get(name, {}):
+            switch, word = VALUES[name][value]
+            found[switch] = word
     return found
 
 
@@ -87,7 +100,7 @@ def not_modelled(flags: str) -> tuple[str, ...]:
     """A remark for each word or flag that changes nothing in the prediction."""
     found = []
     for name, value, text in _parts(flags):
-        known = name in WORDS or name in OFFLOADS or name in STATED_ELSEWHERE
+        known = name in WORDS or name in VALUES or name in OFFLOADS or name in STATED_ELSEWHERE
         known = known or bool(moe_switches_of(text) or megatron.switches_of(text) or parallel_switches_of(text))
         if not known and value not in ("false", "0", "none"):
             found.append(f"flag {name}{'=' * bool(value)}{value} not modelled")

@@ -73,7 +73,9 @@ def test_a_framework_of_selective_ops_tries_those_before_whole_layers() -> None:
 
 def test_words_about_software_are_switches() -> None:
     assert switches_of("torch.compile; float8") == {"torch_compile": "true"}
-    assert switches_of("Megatron-DeepSpeed; fused softmax kernel") == {"attention": "unfused-fused-softmax"}
+    assert switches_of("flash attention; precision=bf16; mp_mode=PURE") == {"attention": "flash", "grad_dtype": "same"}
+    words = "Megatron-DeepSpeed, ZeRO optimizer-state sharding, fused softmax kernel"
+    assert switches_of(words) == {"attention": "unfused-fused-softmax"}
     found = switches_of("TE 2.11; no tp/pp comm overlap")
     assert found == {"tp_backward_overlap": "false", "p2p_overlap": "false"}
     # torchtitan's async TP needs torch.compile
