@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.collectives import beside
-from planner.data_parallel import DataParallelCosts, comm_plan, data_parallel_costs
+from planner.data_parallel import MAX_BUCKETS, DataParallelCosts, bucket_counts, comm_plan, data_parallel_costs
 from planner.intervals import Spreads
 from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
@@ -76,19 +76,22 @@ class Group:
     flops: FloatArray
 
 
-def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray, int, int, str, int, bool, str]]:
-    """Split positions `index` into runs that share (pp, vpp, schedule, ZeRO class, sharing, reshard)."""
+def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[tuple[IntArray, int, int, str, int, bool, str, int]]:
+    """Split positions `index` into runs that share (pp, vpp, schedule, ZeRO class, sharing, reshard, buckets)."""
     sub = priced.layouts.take(index)
     experts = any(layer.is_moe for layer in priced.model.layers)
     sharing = ((sub.dp * sub.cp > 1) | ((sub.edp > 1) & experts)).astype(np.int64)
     zero = np.where(sharing == 1, sub.zero_stage, 0)
     reshard = np.where(zero == 3, sub.reshard, 0)
-    # sp has no part in the shape: its place holds sharing
-    shaped = replace(sub, zero_stage=zero, sp=sharing, reshard=reshard)
-    first, inverse = shaped.distinct(("pp", "vpp", "schedule", "zero_stage", "sp", "reshard"))
+    counts = bucket_counts(priced.model, priced.workload, sub, priced.preset)
+    buckets = np.where((sharing == 1) & (zero < 3), counts, 1)
+    # sp and mbs have no part in the shape: their places hold sharing and buckets
+    shaped = replace(sub, zero_stage=zero, sp=sharing, reshard=reshard, mbs=buckets)
+    first, inverse = shaped.distinct(("pp", "vpp", "schedule", "zero_stage", "sp", "reshard", "mbs"))
     for i, f in enumerate(first):
         pp, vpp, schedule = int(sub.pp[f]), int(sub.vpp[f]), SCHEDULES[int(sub.schedule[f])]
-        yield index[inverse == i], pp, vpp, schedule, int(zero[f]), bool(sharing[f]), RESHARDS[int(reshard[f])]
+        rest = int(zero[f]), bool(sharing[f]), RESHARDS[int(reshard[f])], int(buckets[f])
+        yield index[inverse == i], pp, vpp, schedule, *rest
 
 
 def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
@@ -134,11 +137,12 @@ def assemble(
     zero_stage: int,
     sharing: bool,
     reshard: str = "default",
+    buckets: int = MAX_BUCKETS,
 ) -> Group:
     """Durations of every node for the layouts at `index`, which share the rest of the arguments."""
     layouts = priced.layouts.take(index)
     comm = comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule,
-                     priced.workload.mtp_layers, reshard)  # fmt: skip
+                     priced.workload.mtp_layers, reshard, buckets)  # fmt: skip
     first, same = layouts.distinct(DATA_PARALLEL_KEYS)
     alike = layouts.take(first)
     data = data_parallel_costs(

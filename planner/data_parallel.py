@@ -23,7 +23,7 @@ from planner.schedule import get as get_schedule
 from planner.shard_copies import copy_in_seconds, copy_out_seconds
 from planner.simulate.costs import CommPlan
 from planner.stages import StageSums
-from planner.state import gathers, gradient_bytes, reduces_each
+from planner.state import block_parameters, gathers, gradient_bytes, reduces_each
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -32,9 +32,35 @@ MAX_BUCKETS = 40
 change the exposed first and last piece by less than 1/40 of the traffic."""
 
 
+def bucket_counts(
+    model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset
+) -> IntArray:
+    """Gradient buckets of a virtual stage for each layout below stage 3: ndarray (n,).
+
+    ``ceil(bytes / bucket)``: the gradients of a stage's layers over the bytes of a bucket (DDP ``bucket_cap_mb``, whose
+    first bucket of 1 MiB only starts traffic earlier; Megatron-Core ``bucket_size`` max(40e6, 1e6·dp) elements;
+    DeepSpeed ``reduce_bucket_size``), at most one a layer, since a layer's gradients come almost at once. Rounded up to
+    a power of two below that, so that few shapes of a step differ.
+    """
+    first, same = layouts.distinct(("tp", "ep", "etp", "dp", "pp", "vpp"))
+    few = layouts.take(first)
+    _, kinds, _ = block_parameters(model, few, workload)
+    elements = np.zeros(len(few))
+    for layer, held in zip(model.layer_kinds(), kinds, strict=True):
+        trained = held.all - held.frozen_dense - held.frozen_expert
+        elements = elements + np.broadcast_to(trained, (len(few),)) * sum(other == layer for other in model.layers)
+    stages = few.pp * few.vpp
+    bucket = np.maximum(float(preset.bucket_bytes), float(preset.bucket_bytes_per_dp) * few.dp)
+    count = np.ceil(elements * gradient_bytes(workload, preset) / stages / bucket)
+    rounded = 2.0 ** np.ceil(np.log2(np.maximum(count, 1.0)))
+    most = np.minimum(np.maximum(model.n_layers // stages, 1), MAX_BUCKETS)
+    return np.asarray(np.minimum(rounded, most).astype(np.int64)[same])
+
+
 def comm_plan(
     model: ModelSpec, preset: FrameworkPreset, pp: int, vpp: int, zero_stage: int, sharing: bool,
     schedule: str = "1f1b", mtp_layers: int = 0, reshard: str = "default",
+    buckets: int = MAX_BUCKETS,
 ) -> CommPlan:  # fmt: skip
     """Which communication nodes a step has.
 
@@ -46,17 +72,19 @@ def comm_plan(
         Prediction steps, which share the embedding with the first stage.
     reshard : str
         Of `planner.layout.RESHARDS`.
+    buckets : int
+        Most gradient buckets of a virtual stage (`bucket_counts`); stage 3 has one a layer.
     """
     layers = max(model.n_layers // (pp * vpp), 1)
     tied = (model.tied_embeddings or mtp_layers > 0) and pp > 1
     blocking = not preset.p2p_overlap
     if not sharing:
         return CommPlan(p2p_blocking=blocking, tied_embedding=tied)
-    buckets = min(layers, MAX_BUCKETS)
+    most = min(layers, MAX_BUCKETS)
     each = reduces_each(preset, pp, zero_stage)
     if zero_stage >= 3:
         return CommPlan(
-            buckets,
+            most,
             gathers(preset, pp, reshard),
             1 if preset.prefetch_params else 0,
             "each" if each else "bucketed",
@@ -64,6 +92,7 @@ def comm_plan(
             False,
             tied,
         )
+    buckets = min(buckets, most)
     reduce: Literal["each", "bucketed", "end"] = "end"
     if each:
         reduce = "each"

@@ -257,6 +257,8 @@ class FrameworkPreset(MoeSwitches):
         The vocabulary is padded to a multiple of this many rows a tensor-parallel rank; 0: not padded.
     kernel_s, microbatch_s, step_s : HostConstant
         Host seconds a kernel on top of the device's launch time; a micro-batch; a step.
+    bucket_bytes_per_dp : int
+        A bucket holds at least this times the data-parallel ranks.
     bucket_bytes : int
         Bytes of one gradient bucket in the dtype in which it is reduced.
     notes : str
@@ -339,6 +341,7 @@ class FrameworkPreset(MoeSwitches):
     microbatch_s: HostConstant = UNFITTED
     step_s: HostConstant = UNFITTED
     bucket_bytes: int = 25 * 1024 * 1024
+    bucket_bytes_per_dp: int = 0
     notes: str = ""
     source: str = ""
 

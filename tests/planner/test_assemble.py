@@ -9,7 +9,7 @@ from hwmodels import collectives
 from hwmodels.cluster import load
 from hwmodels.topology import group_shape
 from planner.assemble import Group, assemble, dag_groups
-from planner.data_parallel import comm_plan
+from planner.data_parallel import bucket_counts, comm_plan
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec, count
@@ -127,6 +127,30 @@ def test_what_a_framework_communicates(
 ) -> None:
     plan = comm_plan(gpt(), get(framework), pp, 1, stage, sharing=True)
     assert (plan.unshard, plan.reduce, plan.gather_after_step) == (unshard, reduce, gathers)
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout", "buckets"),
+    [
+        # fp32 gradients in 25 MiB: ceil of the bytes, to a power of two, at most one a layer
+        ("generic", Layout(dp=2), 16),
+        # 40e6 fp32 elements: 16 layers of 12.6e6 are 5.04 buckets
+        ("megatron", Layout(dp=2), 8),
+        # from 40 ranks on a bucket grows with them: 200e6 elements at dp 200, 1.008 buckets
+        ("megatron", Layout(dp=200), 2),
+        # 5e8 elements hold the whole model
+        ("deepspeed", Layout(dp=2), 1),
+        # a quarter of the layers: 50.4e6 elements
+        ("megatron", Layout(dp=2, pp=4), 2),
+        # the same over tp 4: 12.6e6
+        ("megatron", Layout(dp=2, pp=4, tp=4), 1),
+    ],
+)
+def test_buckets_by_their_bytes(framework: str, layout: Layout, buckets: int) -> None:
+    # 16 layers of 12 h² + 13 h = 12.6e6 elements
+    model = from_shape(name="g", layers=16, hidden=1024, heads=16, ffn_hidden=4096, vocab=512, seq_len=64)
+    work = Workload(64, 800, framework=framework)
+    assert list(bucket_counts(model, work, LayoutBatch.of([layout]), get(framework))) == [buckets]
 
 
 def test_one_data_parallel_rank_communicates_nothing() -> None:

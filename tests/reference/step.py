@@ -205,6 +205,7 @@ class _Step:
             plan.prefetch = int(p.prefetch_params)
             plan.reduce = "each" if p.reduce_each_microbatch and not pipeline else "bucketed"
             return plan
+        most, plan.buckets = plan.buckets, self._buckets(plan.buckets)
         if lay.zero_stage == 2 and p.reduce_each_microbatch and not (lay.pp > 1 and p.pipeline_keeps_gathered):
             plan.reduce = "each"
         elif p.overlap_grad_reduce and (p.overlap_split_reduce or not self.schedule.split_backward):
@@ -215,8 +216,21 @@ class _Step:
             hidden = p.overlap_param_gather
             plan.gather_after, plan.unshard = not hidden, "once" if hidden else "none"
             if hidden:
-                plan.buckets = min(max(len(self.model.layers) // (lay.pp * lay.vpp), 1), 40)
+                plan.buckets = self._buckets(most)
         return plan
+
+    def _buckets(self, most: int) -> int:
+        """As many as hold the gradients of a stage's layers, in powers of two, and no more than layers."""
+        lay, p = self.lay, self.preset
+        trained = 0.0
+        for layer in self.model.layers:
+            a, b = held_by_layer(layer, self.model.hidden, self.workload, lay, False)
+            trained += a.trained + b.trained
+        bucket = max(p.bucket_bytes, p.bucket_bytes_per_dp * lay.dp)
+        filled, count = trained * self.grad / (lay.pp * lay.vpp) / bucket, 1
+        while count < filled and count < most:
+            count *= 2
+        return min(count, most)
 
     def _over(self, op: str, axis: str, nbytes: float) -> float:
         return collective(self.cluster, op, nbytes, *axis_of(self.lay, axis))
