@@ -32,6 +32,7 @@ from planner.model import load
 from planner.model.shape import from_shape
 from planner.model.spec import Attention, DecoderLayer, Mamba1, Mamba2, Mlp, ModelSpec
 from planner.plan import Workload
+from planner.routing import Routing
 
 # 12 query and 4 key-value heads, feed-forward 96, 4 layers
 DENSE = from_shape(name="dense", layers=4, hidden=96, heads=12, kv_heads=4, ffn_hidden=96, vocab=128, seq_len=64)
@@ -79,6 +80,8 @@ class Case:
     remedy: str
     good: Layout
     context: RuleContext
+    mended: RuleContext | None = None
+    """Where the remedy changes the run and not the layout: the run after it."""
 
 
 def on(world: int, model: object = DENSE, gbs: int = 16, seq_len: int = 64, framework: str = "") -> RuleContext:
@@ -93,7 +96,24 @@ def precise(world: int, precision: str, optimizer: str) -> RuleContext:
     return RuleContext.of(BLOCKS, Workload(256, 16, precision, optimizer), world)
 
 
+def overlapping(world: int) -> RuleContext:
+    """MOE in a framework whose exchanges run beside another micro-batch."""
+    return RuleContext.of(MOE, Workload(64, 16, switches=(("moe_exchange_overlap", "true"),)), world)
+
+
+def padded(dispatcher: str) -> RuleContext:
+    """MOE with every expert padded to its capacity."""
+    switches = (("moe_dispatcher", dispatcher),)
+    return RuleContext.of(MOE, Workload(64, 16, routing=Routing(1.0, 1.25, True), switches=switches), 2)
+
+
 CASES = (
+    Case("moe-overlap-stages", Layout(pp=2), "vpp=2 with interleaved-1f1b",
+         Layout(pp=2, vpp=2, schedule="interleaved-1f1b"), overlapping(2)),
+    Case("moe-overlap-recompute", Layout(recompute="full"), "recompute=selective",
+         Layout(recompute="selective"), overlapping(1)),
+    Case("moe-capacity-dispatcher", Layout(dp=2, ep=2), "moe_dispatcher=alltoall", Layout(dp=2, ep=2),
+         padded("allgather"), padded("alltoall")),
     Case("degrees-positive", Layout(dp=0), "1 for a degree", Layout(dp=1), on(1)),
     Case("degrees-positive", Layout(sp=2), "", Layout(), on(1)),
     Case("degrees-positive", Layout(dp=2, zero_stage=4), "", Layout(dp=2, zero_stage=3), on(2)),
@@ -217,7 +237,7 @@ def test_each_rule_is_broken_alone_and_its_remedy_works(case: Case) -> None:
     assert [fault.rule for fault in found] == [case.rule]
     assert case.remedy in found[0].fix
     assert found[0].what and found[0].why and found[0].where == "here"
-    context = case.context
+    context = case.mended or case.context
     if case.remedy == "gbs=15":
         context = replace(context, gbs=15)
     assert faults(case.good, context) == []
