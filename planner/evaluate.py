@@ -20,7 +20,7 @@ from planner.layout import Layout, split_id, split_text
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
 from planner.model_notes import model_notes
 from planner.precision import recipe_of
-from planner.price import PIECES_HIDDEN
+from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
 from planner.schedule import get as get_schedule
@@ -225,7 +225,8 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     found += _recompute_notes(priced, layout)
     found += model_notes(priced)
     if preset.tp_gemm_overlap and layout.tp > 1 and layout.sp:
-        share = f"{PIECES_HIDDEN.value:.0%} of what could be hidden is ({PIECES_HIDDEN.source})"
+        hides = USER_BUFFERS_HIDDEN if preset.user_buffers else PIECES_HIDDEN
+        share = f"{hides.value:.0%} of what could be hidden is ({hides.source})"
         found.append(f"tensor-parallel collectives in pieces beside their GEMMs: {share}")
     if layout.cp > 1:
         windowed = any(layer.softmax and layer.softmax.window for layer in priced.model.layers)

@@ -224,6 +224,9 @@ class FrameworkPreset(MoeSwitches):
     tp_gemm_overlap : bool
         With sequence parallelism the all-gather before a GEMM and the reduce-scatter after one run in tp pieces beside
         pieces of that GEMM (Transformer Engine's userbuffers, ``tp_comm_overlap``; PyTorch's async TP).
+    user_buffers : bool
+        Those pieces are Transformer Engine's: copies between registered buffers by a few SMs of a kernel that stays,
+        which hide more than PyTorch's (`planner.price.USER_BUFFERS_HIDDEN`).
     p2p_overlap : bool
         Pipeline sends run beside compute (Megatron does so for interleaved schedules).
     sp_saves_gathered : bool
@@ -325,6 +328,7 @@ class FrameworkPreset(MoeSwitches):
     reduce_each_microbatch: bool = False
     tp_backward_overlap: bool = True
     tp_gemm_overlap: bool = False
+    user_buffers: bool = False
     p2p_overlap: bool = True
     sp_saves_gathered: bool = False
     zero1_all_reduce: bool = False

@@ -38,6 +38,7 @@ _MEGATRON = FrameworkPreset(
     fp8_recipe="fp8-delayed",
     quantised_tp_gather=True,
     fused_norm_quantise=True,
+    user_buffers=True,
     moe_expert_gemm="streams",
     moe_router_padding=False,
     vocab_multiple=128,

@@ -336,7 +336,8 @@ class Shapes:
         dims = {"nbytes": np.asarray(self.tokens * (features or self.model.hidden) * width)}
         count = np.where(when & (self.tp > 1), 1.0, 0.0)
         pieces = self.tp_pieces if cut else 0.0
-        return Op(name, "collective", phase, dims, self.dtype, "tp", op, count, behind=behind, pieces=pieces)
+        impl = "userbuffers" if cut and self.preset.user_buffers else ""
+        return Op(name, "collective", phase, dims, self.dtype, "tp", op, count, behind=behind, pieces=pieces, impl=impl)
 
     def enter_tp(
         self, name: str, gemm: str = "", features: int | None = None, *, quantised: bool = True, cut: bool = False

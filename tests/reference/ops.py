@@ -20,7 +20,7 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
 from planner.presets import FrameworkPreset
-from planner.price import PIECES_HIDDEN
+from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
 from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, hot_flop_s, scaled_of
 
 
@@ -363,7 +363,8 @@ class Rank:
                 times, parts = (n - 1, n - 1 if item.kind == "all_gather" else n) if n else (1, 1)
                 a, b, k, c = *item.slow, beside / (n or 1), item.seconds / parts
                 both = k + b * c * (1.0 - 1.0 / a) if b * c <= a * k else a * k + c - a * k / b
-                covered = times * (c - min(both - k, c)) * (PIECES_HIDDEN.value if n else 1.0)
+                share = (USER_BUFFERS_HIDDEN if self.preset.user_buffers else PIECES_HIDDEN).value
+                covered = times * (c - min(both - k, c)) * (share if n else 1.0)
             exposed += item.seconds - covered
             hidden += covered
             paired += covered if another else 0.0

@@ -12,7 +12,7 @@ from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.plan import Workload
 from planner.presets import get
-from planner.price import PIECES_HIDDEN, price_block, price_op
+from planner.price import PIECES_HIDDEN, USER_BUFFERS, USER_BUFFERS_HIDDEN, price_block, price_op
 from planner.workload.lower import lower
 from planner.workload.op import Block, Op
 
@@ -63,3 +63,15 @@ def test_seconds_by_hand(collective: str, sent: int, covered: int) -> None:
     # nothing more is hidden than the pieces beside others; what they take from the GEMM is exposed
     assert 0.5 * PIECES_HIDDEN.value * covered * c / sent < hidden <= PIECES_HIDDEN.value * covered * c / sent
     assert float(found.comm_s["tp"][0]) + hidden == pytest.approx(c)
+
+
+def test_user_buffers_hide_what_their_own_share_says() -> None:
+    """The same layer with Transformer Engine's pieces: more hidden by the ratio of the shares, nothing else moved."""
+    batch, cluster, hidden = LayoutBatch.of([Layout(tp=4, sp=1)]), clusters.load("dgx-h100"), []
+    for user_buffers in (False, True):
+        preset = replace(CUT, user_buffers=user_buffers)
+        block = lower(MODEL, Workload(2048, 8), batch, preset).layers[0]
+        pieces = [op for op in block.ops if np.any(op.pieces) and op.kind == "collective"]
+        assert {op.impl for op in pieces} == ({USER_BUFFERS} if user_buffers else {""})
+        hidden.append(float(price_block(block, cluster, batch, preset, ()).forward.hidden_s["tp"][0]))
+    assert hidden[1] / hidden[0] == pytest.approx(USER_BUFFERS_HIDDEN.value / PIECES_HIDDEN.value)
