@@ -123,6 +123,9 @@ class FrameworkPreset(MoeSwitches):
     offload_core : bool
         What unfused attention keeps for the backward leaves to host memory (Megatron-Core
         ``--fine-grained-activation-offloading`` with core_attn); the transfers are taken as hidden.
+    pipeline_communicators : int
+        Process groups that a pipeline makes beside that of its stages (DeepSpeed: one with each neighbour, the pipe's
+        own, the model-parallel one and that of tied weights).
     logs_memory : {'allocated', 'reserved', 'device'}
         What the memory figure of its own log counts: what a measurement means that does not say.
     grad_dtype : {'fp32', 'bf16', 'same', 'fp16-else-fp32'}
@@ -287,6 +290,7 @@ class FrameworkPreset(MoeSwitches):
     saves_whole: bool = False
     flat_gradients: bool = False
     offload_core: bool = False
+    pipeline_communicators: int = 0
     logs_memory: MemoryLog = "device"
     grad_dtype: GradDtype = "fp32"
     fused_grad_accumulation: bool = False

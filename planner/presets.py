@@ -97,6 +97,7 @@ _DEEPSPEED = FrameworkPreset(
     cp_kind="ulysses",
     cp_kinds=("ulysses",),
     flat_gradients=True,
+    pipeline_communicators=5,
     main_grad_buffer=True,
     recomputes=MEGATRON_RECOMPUTES,
     pipeline_zero_max=1,

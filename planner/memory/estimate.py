@@ -160,7 +160,7 @@ def _estimate(
         "save": {**kept, "gathered": held.saving},
     }  # fmt: skip
     outside = {
-        "nccl": np.broadcast_to(communicator_bytes(cluster, layouts)[:, None], shape),
+        "nccl": np.broadcast_to(communicator_bytes(cluster, layouts, preset)[:, None], shape),
         "context": np.broadcast_to(np.asarray(float(cluster.context_bytes)), shape),
     }
     sums = {name: np.asarray(sum(parts.values())) for name, parts in inside.items()}
@@ -168,6 +168,7 @@ def _estimate(
     # Flat tensors fit no free block that activations left: what step and optimizer take is held side by side.
     base = sum(kept.values())
     apart = np.minimum(sums["step"], sums["optimizer"]) - base if preset.flat_gradients else np.zeros(shape)
+    apart = apart + held.flattened
     gpu = float(cluster.device.kind == "gpu")
     by_moment = {
         name: {**inside[name], "allocator": (fragments(sums[name]) + apart) * gpu, **outside} for name in MOMENTS

@@ -87,22 +87,27 @@ def _engine_shapes(layer: DecoderLayer, hidden: int) -> set[tuple[int, int, str,
     return {(n_in, n_out, shard, expert) for (_, shard, expert, n_in), n_out in outs.items()}
 
 
-def communicators(layouts: LayoutBatch) -> FloatArray:
-    """Process groups of more than one rank that a rank takes part in, each a communicator: ndarray (n,)."""
+def communicators(layouts: LayoutBatch, preset: FrameworkPreset) -> FloatArray:
+    """Process groups of more than one rank that a rank takes part in, each a communicator: ndarray (n,).
+
+    DeepSpeed's pipelines have groups of their own (runtime/pipe/topology.py ``PipelineParallelGrid``, runtime/pipe/
+    p2p.py, module.py ``_index_tied_modules``).
+    """
     degrees = (layouts.tp, layouts.cp, layouts.pp, layouts.dp * layouts.cp, layouts.ep, layouts.etp)
     own = sum((d > 1).astype(np.float64) for d in degrees)
     experts = (layouts.ep * layouts.etp > 1) & (layouts.edp > 1)
     replicas = layouts.fsdp_degree < layouts.dp
-    return np.asarray(own + experts + replicas, dtype=np.float64)
+    pipeline = np.where(layouts.pp > 1, float(preset.pipeline_communicators), 0.0)
+    return np.asarray(own + experts + replicas + pipeline, dtype=np.float64)
 
 
-def communicator_bytes(cluster: Cluster, layouts: LayoutBatch) -> FloatArray:
+def communicator_bytes(cluster: Cluster, layouts: LayoutBatch, preset: FrameworkPreset) -> FloatArray:
     """Bytes of communicators beyond those that the cluster's context covers: ndarray (n,).
 
-    The catalog's context is half CUDA's own and half the communicators of tp, pp and dp, as measured; a further one
-    takes a third of that half.
+    NCCL takes 0.35-0.4 GiB a communicator (the source of the clusters' context), half of the catalog's context, of
+    which the other half is shared by those of tp, pp and dp.
     """
     if cluster.device.kind != "gpu":
         return np.zeros(len(layouts))
-    each = cluster.context_bytes / 2.0 / COMMON_COMMUNICATORS
-    return np.asarray(np.maximum(communicators(layouts) - COMMON_COMMUNICATORS, 0.0) * each)
+    each = cluster.context_bytes / 2.0
+    return np.asarray(np.maximum(communicators(layouts, preset) - COMMON_COMMUNICATORS, 0.0) * each)

@@ -29,6 +29,8 @@ class States:
         Beside parameters and optimizer while the model is built.
     stepping : ndarray
         Beside all three while the optimizer runs.
+    flattened : ndarray
+        What the parameter gather of the optimizer leaves in the allocator's pool of the communication stream.
     saving : ndarray
         Beside all three while a checkpoint is written.
     host : ndarray
@@ -40,6 +42,7 @@ class States:
     optimizer: FloatArray
     loading: FloatArray
     stepping: FloatArray
+    flattened: FloatArray
     saving: FloatArray
     host: FloatArray
 
@@ -60,7 +63,12 @@ def states(
         owned = part.trained / np.where(layouts.zero_stage >= 1, shard, 1.0)[:, None]
         total["stepping"] += owned * step_bytes(workload, preset)
         if preset.flat_gradients:
-            total["stepping"] += np.minimum(part.trained * gradient_bytes(workload, preset), float(preset.bucket_bytes))
+            bucket = np.minimum(part.trained * gradient_bytes(workload, preset), float(preset.bucket_bytes))
+            total["stepping"] += bucket
+            # An all-gather into a list of shards goes through one flat tensor on NCCL's stream, whose pool no other
+            # stream uses (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp ``newLikeFlat``; allgather_bucket_size).
+            gathers = (layouts.zero_stage[:, None] >= 1) & (shard[:, None] > 1)
+            total["flattened"] += np.where(gathers, bucket, 0.0)
         total["loading"] += _loading(workload, layouts, preset, part, owned)
         total["saving"] += _saving(layouts, preset, part, elements.weights.gathered)
     return _with_host(States(**total), layouts)

@@ -59,6 +59,9 @@ def _rank(step: _Step, r: int) -> Sized:
     # DeepSpeed's flat tensors lie beside what the largest action of the step holds, not in its place.
     working = max(sum(c[1].values()) for c in candidates[1:-2]) - sum(kept.values())
     beside = min(working, updating) if p.flat_gradients else 0.0
+    if p.flat_gradients and z >= 1:  # a bucket of gathered parameters in the pool of NCCL's stream
+        beside += min(dense.trained * step.grad, p.bucket_bytes) if step.shard > 1 else 0.0
+        beside += min(expert.trained * step.grad, p.bucket_bytes) if step.expert_shard > 1 else 0.0
     best["allocator"] = ceil(sum(best.values()) * FRAGMENTS / (2 * MIB)) * 2 * MIB + beside if gpu else 0.0
     best["nccl"] = _communicators(step) if gpu else 0.0
     best["context"] = float(step.cluster.context_bytes)
@@ -241,8 +244,9 @@ def _workspace(step: _Step, r: int) -> float:
 
 
 def _communicators(step: _Step) -> float:
-    """A sixth of the context for each group beyond three."""
+    """Half of the context for each group beyond three; DeepSpeed's pipeline has five of its own."""
     lay = step.lay
     groups = sum(n > 1 for n in (lay.tp, lay.cp, lay.pp, lay.dp * lay.cp, lay.ep, lay.etp))
     groups += int(lay.ep * lay.etp > 1 and step.edp > 1) + int(0 < lay.fsdp < lay.dp)
-    return max(groups - 3, 0) * step.cluster.context_bytes / 6.0
+    groups += step.preset.pipeline_communicators if lay.pp > 1 else 0
+    return max(groups - 3, 0) * step.cluster.context_bytes / 2.0

@@ -162,4 +162,14 @@ def test_flat_tensors_lie_beside_what_the_step_holds() -> None:
     used = sum(float(flat.by_moment["step"][name][0, 0]) for name in ("activations", "logits", "temporary"))
     beside = min(used, float(flat.by_moment["optimizer"]["temporary"][0, 0]))
     more = flat.by_moment["step"]["allocator"][0, 0] - without.by_moment["step"]["allocator"][0, 0]
-    assert more == pytest.approx(beside, rel=1e-6)
+    # and the parameter gather leaves a bucket (here all of 2 bytes a parameter) in the pool of NCCL's stream
+    assert more == pytest.approx(beside + 2 * gpt().parameters, rel=1e-6)
+
+
+def test_communicators_beyond_tp_pp_and_dp_take_half_of_the_context_each() -> None:
+    context = load("dgx-a100:2").context_bytes
+    megatron_pipe = sized(gpt(), Layout(tp=2, pp=2, dp=4), Workload(512, 16, framework="megatron"), "dgx-a100:2")
+    deepspeed_pipe = sized(gpt(), Layout(tp=2, pp=2, dp=4), Workload(512, 16, framework="deepspeed"), "dgx-a100:2")
+    assert megatron_pipe.by_category["nccl"].tolist() == [[0.0, 0.0]]
+    # two neighbours, the pipe, the model-parallel group, tied weights
+    assert deepspeed_pipe.by_category["nccl"].tolist() == [[5 * context / 2] * 2]
