@@ -179,9 +179,10 @@ def _stage_costs(
     """
     priced, layouts, pp = stages.priced, stages.layouts, stages.pp
     k = comm.buckets
-    nodes = layouts.group("fsdp" if zero_stage else "dp_cp", priced.cluster.gpus_per_node).nodes[:, None, None]
-    reducing = beside(priced.cluster, "reduce_scatter" if zero_stage else "all_reduce", nodes)
-    gathering = beside(priced.cluster, "all_gather", nodes)
+    shape = layouts.group("fsdp" if zero_stage else "dp_cp", priced.cluster.gpus_per_node)
+    nodes, ranks = shape.nodes[:, None, None], shape.ranks_per_node[:, None, None]
+    reducing = beside(priced.cluster, "reduce_scatter" if zero_stage else "all_reduce", nodes, ranks)
+    gathering = beside(priced.cluster, "all_gather", nodes, ranks)
     none = np.zeros_like(work.forward)
     overlapped = comm.reduce in ("bucketed", "each"), comm.prefetch > 0 and comm.unshard in ("each", "forward")
     reduced_beside = reducing.taken(data.reduce_s.mid) if overlapped[0] else none

@@ -292,7 +292,10 @@ def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Besid
     if op.collective.startswith(EXPERT):
         sms = collectives.expert_sms(cluster.device, experts=op.dims["experts"], impl=op.impl)
         return collectives.expert_beside(cluster, sms)
-    return collectives.beside(cluster, op.collective, group_of(op, layouts, cluster.gpus_per_node).nodes)
+    shape = group_of(op, layouts, cluster.gpus_per_node)
+    # A ring's hops hold half of a node's channels, whichever pair a hop joins.
+    ports = np.inf if op.collective == "send_recv" else shape.ranks_per_node
+    return collectives.beside(cluster, op.collective, shape.nodes, ports)
 
 
 def group_of(op: Op, layouts: LayoutBatch, gpus_per_node: int) -> GroupShape:

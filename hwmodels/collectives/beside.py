@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hwmodels.collectives.overlap import overlap
+from hwmodels.collectives.overlap import CHANNELS_A_PORT, overlap
 from hwmodels.estimate import FloatArray
 
 if TYPE_CHECKING:
@@ -51,22 +51,26 @@ class Beside:
         return np.asarray(np.clip(found, 0.0, c))
 
 
-def beside(cluster: Cluster, op: str, nodes: ArrayLike) -> Beside:
+def beside(cluster: Cluster, op: str, nodes: ArrayLike, ranks_per_node: ArrayLike = np.inf) -> Beside:
     """Slow-downs beside a collective of groups that span `nodes` nodes.
 
     The cluster's measured overlap where it has one, else what the links take (`overlap`): SMs for
-    channels of the network where a group crosses nodes, of the link inside the node elsewhere.
+    channels of the network where a group crosses nodes, of the link inside the node elsewhere. Between nodes
+    a group has two channels for each port that it uses (`hwmodels.collectives.overlap.CHANNELS`), and its
+    `ranks_per_node` ranks of a node use as many ports; all of the node's unless given.
     """
-    shape = np.shape(nodes)
+    shape = np.broadcast_shapes(np.shape(nodes), np.shape(ranks_per_node))
     if cluster.overlap is not None:
         both = np.full(shape, 2.0 - cluster.overlap.value)
         return Beside(both, both)
     fabric, n_sm = cluster.fabric, cluster.device.n_sm
     near = overlap(fabric.intra, n_sm, op)
     far = overlap(fabric.inter, n_sm, op) if fabric.inter is not None else near
-    crosses = np.asarray(nodes) > 1
+    crosses = np.broadcast_to(np.asarray(nodes) > 1, shape)
+    held = np.minimum(far.sm_share, CHANNELS_A_PORT * np.asarray(ranks_per_node, dtype=np.float64) / max(n_sm, 1))
+    slower = far.compute_slowdown * (1.0 - far.sm_share) / (1.0 - held)
     return Beside(
-        np.where(crosses, far.compute_slowdown, near.compute_slowdown),
+        np.where(crosses, slower, near.compute_slowdown),
         np.where(crosses, far.collective_slowdown, near.collective_slowdown),
     )
 

@@ -31,6 +31,8 @@ CHANNELS = {
     "loopback": _given(0.0, "gloo runs on the host", 0.0),
 }
 """Channels, and so SMs, of one collective by kind of link."""
+CHANNELS_A_PORT = 2.0
+"""Channels of a group between nodes for each port that it uses, as those of a whole node in `CHANNELS`."""
 COMPUTE_SLOWDOWN = _given(
     1.05, "assumed: memory and cache traffic of the collective, beyond the SMs it holds; calibrate measures it", 0.1
 )

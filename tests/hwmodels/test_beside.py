@@ -42,6 +42,18 @@ def test_links_take_sms_without_a_measurement() -> None:
     assert float(beside(clusters.load("cpu-local"), "all_reduce", 1).compute) > 1.0  # its file states an overlap
 
 
+def test_a_group_holds_channels_for_its_own_ports_alone() -> None:
+    # 16 channels for the 8 ports of a node: 16 of 132 SMs for a group of 8 ranks a node, 2 for one of a single rank.
+    cluster = clusters.load("dgx-h100:2")
+    whole, one = beside(cluster, "all_gather", 2, np.array([8, 1])).compute
+    assert whole == pytest.approx(1.05 * 132 / 116)
+    assert one == pytest.approx(1.05 * 132 / 130)
+    assert float(beside(cluster, "all_gather", 2).compute) == pytest.approx(whole)
+    # Inside a node the link's channels are those of every group.
+    inside = beside(cluster, "all_gather", 1, np.array([8, 2])).compute
+    assert inside[0] == inside[1] == pytest.approx(1.05 * 132 / 108)
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.floats(1.0, 3.0), st.floats(1.0, 3.0), st.floats(0.0, 100.0), st.floats(0.0, 100.0))
 def test_between_the_longer_and_one_after_the_other(a: float, b: float, c: float, k: float) -> None:

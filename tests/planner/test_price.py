@@ -13,7 +13,7 @@ from planner.price import host_bound
 
 
 def bound(busy_s: float, launches: float, comm_s: float = 0.0, **switches: object) -> float:
-    preset = replace(presets.get("megatron"), **switches)  # type: ignore[arg-type]
+    preset = replace(presets.get("generic"), **switches)  # type: ignore[arg-type]
     return float(host_bound(np.asarray(busy_s), np.asarray(launches), load("dgx-a100:1"), preset, comm_s))
 
 

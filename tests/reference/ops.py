@@ -426,10 +426,16 @@ def slow_beside(cluster: Cluster, op: str, size: int, stride: int) -> tuple[floa
     """Compute's and the collective's slow-down: measured overlap `o` means 2 - o for both, else the SMs taken."""
     if cluster.overlap is not None:
         return 2.0 - cluster.overlap.value, 2.0 - cluster.overlap.value
-    crosses = int(shape_of(size, stride, cluster.gpus_per_node).nodes) > 1
+    shape = shape_of(size, stride, cluster.gpus_per_node)
+    crosses = int(shape.nodes) > 1
     link = cluster.fabric.inter if crosses and cluster.fabric.inter is not None else cluster.fabric.intra
     taken = collectives.overlap(link, cluster.device.n_sm, op)
-    return taken.compute_slowdown, taken.collective_slowdown
+    slower = taken.compute_slowdown
+    if crosses and cluster.fabric.inter is not None and cluster.device.n_sm and op != "send_recv":
+        # two SMs for each port, a port a rank
+        held = min(2.0 * int(shape.ranks_per_node), taken.sm_share * cluster.device.n_sm)
+        slower *= (1.0 - taken.sm_share) / (1.0 - held / cluster.device.n_sm)
+    return slower, taken.collective_slowdown
 
 
 def shape_of(size: int, stride: int, gpus_per_node: int) -> GroupShape:
