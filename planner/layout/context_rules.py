@@ -77,9 +77,13 @@ def _explain_heads(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     inner = _inner(lay, ctx)
     counts = [*attention_heads(ctx), *kv_heads(ctx)]
     fit = [d for d in divisors(lay.cp) if d > 1 and all(h % (lay.tp * d) == 0 for h in counts)]
-    ways = ["cp_kind ring or all-gather"]
-    if fit and max(fit) < lay.cp:
-        ways.insert(0, f"cp_kind hierarchical with {choices([d for d in fit if d < lay.cp], 'cp_ulysses')}")
+    known = ctx.framework.cp_kinds if ctx.framework else OPEN_CP_KINDS[1:]
+    ways = []
+    if fit and "hierarchical" in known:
+        ways.append(f"cp_kind hierarchical with {choices([d for d in fit if d < lay.cp], 'cp_ulysses')}")
+    if others := [kind for kind in ("ring", "all-gather") if kind in known]:
+        ways.append("cp_kind " + " or ".join(others))
+    ways = ways or [choices([1, *fit], "cp")]
     return (
         f"tp={lay.tp} times {inner} ranks that take heads do not divide the heads",
         f"{ctx.model.name} has {min(counts)} key-value heads, each whole on a rank",

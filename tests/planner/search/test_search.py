@@ -100,3 +100,20 @@ def test_predict_refuses_a_layout_with_every_broken_rule() -> None:
     with pytest.raises(InputError) as error:
         predict(small(), load("dgx-a100:1"), WORKLOAD, Layout(tp=3, pp=19, dp=1))
     assert {f.rule for f in error.value.faults} >= {"world-product", "tp-heads", "layers-stages"}
+
+
+def test_kinds_of_context_parallelism_and_resharding_are_searched() -> None:
+    space = Space.of({
+        "tp": (1,), "cp": (1, 4), "pp": (1,), "vpp": (1,), "zero_stage": (1, 3), "mbs": (1,), "recompute": ("none",),
+        "cp_kind": ("ring", "hierarchical"), "reshard": ("default", "never"),
+    })  # fmt: skip
+    found = enumerate_layouts(space, small(), load("dgx-a100:1"), WORKLOAD).layouts
+    each = [found.layout(i) for i in range(len(found))]
+    assert len(set(each)) == len(each)
+    # kinds with cp alone, an inner degree (2 of 4) with two levels alone, resharding in stage 3 alone
+    assert {(lay.cp, lay.cp_kind, lay.cp_ulysses) for lay in each if lay.cp > 1} == {
+        (4, "ring", 0), (4, "hierarchical", 2)
+    }  # fmt: skip
+    assert {(lay.zero_stage, lay.reshard) for lay in each} == {(1, "default"), (3, "default"), (3, "never")}
+    with pytest.raises(InputError, match="cp_kind 'spiral'"):
+        Space.of({"cp_kind": ("spiral",)})
