@@ -31,8 +31,10 @@ def switches_of(flags: str, precision: str = "bf16") -> dict[str, str]:
 
     Megatron-Core refuses flash attention in deterministic mode (`validate_args`: ``deterministic_mode`` with
     ``use_flash_attn``), so that a deterministic run which names no attention backend had the local, unfused one;
-    Transformer Engine's deterministic kernels have to be named, except in 8 bits, which the local layers do not have.
+    Transformer Engine's deterministic kernels have to be named, except in 8 bits and with grouped expert GEMMs, which
+    the local layers do not have (megatron/core/models/gpt/moe_module_specs.py, ``TEGroupedMLP``).
     """
+    engine = precision.lower().startswith("fp8") or "moe-grouped-gemm=true" in flags.lower()
     found: dict[str, str] = {}
     for part in flags.lower().split(";"):
         name, _, value = (text.strip() for text in part.partition("="))
@@ -41,6 +43,6 @@ def switches_of(flags: str, precision: str = "bf16") -> dict[str, str]:
             found[switch] = word
         elif name in _VALUES and value in _VALUES[name][1]:
             found[_VALUES[name][0]] = _VALUES[name][1][value]
-    if found.get("deterministic") == "true" and "attention" not in found and not precision.lower().startswith("fp8"):
+    if found.get("deterministic") == "true" and "attention" not in found and not engine:
         found |= {"attention": "unfused-fused-softmax", "transformer_engine": "false"}
     return found

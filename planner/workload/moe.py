@@ -76,6 +76,8 @@ def moe_ops(ffn: Moe, s: Shapes) -> tuple[list[Op], FloatArray]:
     saved = saved + activation_width(ffn.gated, s) * rows.all * columns
     if not s.preset.moe_weighted_activation:  # the gradient of a probability reads the expert's output
         saved = saved + s.width * rows.routed * s.routing.sent * hidden
+    elif not ffn.gated:  # nor is there a fused kernel but SwiGLU's: the product with them reads the plain activation
+        saved = saved + s.width * rows.all * rows.width
     if ffn.shared_ffn_hidden:
         shared, shared_saved = dense_part("moe.shared", ffn.shared_ffn_hidden, ffn.gated, s)
         ops += [*s.enter_tp("moe.shared.up"), *shared, *s.leave_tp("moe.shared.down")]

@@ -272,7 +272,9 @@ def _moe(rank: Rank, ffn: Moe) -> float:
         rank.accumulate("moe.expert", held * h * (wide + narrow))
     rank.section = ""
     saved += _act_width(rank, ffn.gated) * each * held * wide
-    saved += 0.0 if pre.moe_weighted_activation else w * copies * h
+    # A probability scales the output, or, by a kernel of its own unless the activation is SwiGLU, the activation.
+    unscaled = 0.0 if ffn.gated else w * each * held * narrow
+    saved += unscaled if pre.moe_weighted_activation else w * copies * h
     saved += rank.input_kept(rank.tokens_sp, h, "", high=True)
     saved += rank.input_kept(each * held, h, "") + rank.input_kept(each * held, narrow, "")
     if shared:

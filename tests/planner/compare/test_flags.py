@@ -25,4 +25,5 @@ def test_a_deterministic_run_without_a_backend_has_the_local_attention() -> None
     found = switches_of("deterministic-mode=True")
     assert found == {"deterministic": "true", "attention": "unfused-fused-softmax", "transformer_engine": "false"}
     assert switches_of("deterministic-mode=True; attention-backend=flash")["attention"] == "flash"
+    assert switches_of("deterministic-mode=True; moe-grouped-gemm=True") == {"deterministic": "true"}
     assert switches_of("deterministic-mode=True; fp8-recipe=tensorwise", "fp8") == {"deterministic": "true"}
