@@ -22,6 +22,14 @@ def _range(name: str, about: str) -> Any:
     return typer.Option(name, metavar="4 | 1,2,4 | 1..8", help=about)
 
 
+Recompute = Annotated[
+    Range, typer.Option("--recompute", metavar="NAME,...", help="none, selective, full, block, every, op.")
+]
+RecomputeModules = Annotated[
+    Range, typer.Option("--recompute-modules", metavar="A+B,...", help="Sets of modules of a selective policy.")
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("search", help="Legal layouts of a model on a cluster, ranked.")(search)
@@ -59,15 +67,9 @@ def search(
     zero_stage: Annotated[Range, _range("--zero-stage", "ZeRO stages to try.")] = None,
     fsdp: Annotated[Range, _range("--fsdp", "Shard degrees; 0 is all of dp.")] = None,
     mbs: Annotated[Range, _range("--mbs", "Sequences per micro-batch.")] = None,
-    recompute: Annotated[
-        Range, typer.Option("--recompute", metavar="NAME,...", help="none, selective, full, block, every, op.")
-    ] = None,
-    recompute_modules: Annotated[
-        Range, typer.Option("--recompute-modules", metavar="A+B,...", help="Sets of modules of a selective policy.")
-    ] = None,
-    recompute_layers: Annotated[
-        Range, _range("--recompute-layers", "Layers of a chunk, of a block, or the frequency; 0 is the default.")
-    ] = None,
+    recompute: Recompute = None,
+    recompute_modules: RecomputeModules = None,
+    recompute_layers: Annotated[Range, _range("--recompute-layers", "Of a chunk or block, or the frequency.")] = None,
     offload_optimizer: Annotated[Range, _range("--offload-optimizer", "Per cent of the optimizer on the host.")] = None,
     offload_parameters: Annotated[Range, _range("--offload-parameters", "ZeRO-3 shards on the host: 0, 1.")] = None,
     offload_activations: Annotated[Range, _range("--offload-activations", "Layers whose activations leave.")] = None,

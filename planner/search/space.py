@@ -92,7 +92,7 @@ class Space:
                 fix = "modules with plus signs between: " + ", ".join(MODULES)
                 faults.append(Fault(f"recompute_modules {text!r} is unknown", "search.recompute_modules", "", fix))
         for name in known - known_words.keys() - {"recompute_modules"}:
-            least = 0 if name in ("sp", "zero_stage", "fsdp", "recompute_layers", "cp_ulysses") else 1
+            least = 0 if name in (*OFFLOADS, "sp", "zero_stage", "fsdp", "recompute_layers", "cp_ulysses") else 1
             most = {"sp": 1, "zero_stage": 3}.get(name)
             for v in ranges.get(name, ()):
                 if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):

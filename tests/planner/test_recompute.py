@@ -8,7 +8,7 @@ import pytest
 from hwmodels.cluster import load
 from hwmodels.errors import InputError
 from planner import presets
-from planner.assemble import dag_groups, group_memory
+from planner.assemble import lowered_for
 from planner.flops import hardware_flops, model_flops
 from planner.framework import RECOMPUTES
 from planner.layout import RECOMPUTE, Layout, LayoutBatch
@@ -31,6 +31,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.predict import predict
 from planner.priced import price_model
+from planner.recompute import Stages
 from planner.search import Space
 from planner.search.space import enumerate_layouts
 from planner.workload.lower import lower
@@ -158,9 +159,15 @@ def test_layers_that_a_policy_works_on() -> None:
 
 
 def activations(model: ModelSpec, layout: Layout) -> list[float]:
+    """Bytes of what two ranks hold, two micro-batches and one, and rebuild at a time."""
     priced = price_model(model, Workload(S, 8, "bf16"), LayoutBatch.of([layout]), load("dgx-a100:1"))
-    index, pp, vpp, schedule, *_ = next(dag_groups(priced, np.arange(1)))
-    return list(group_memory(priced, index, pp, vpp, schedule).by_category["activations"][0])
+    low = lowered_for(priced, np.arange(1))
+    whole, kept_of, rebuilt = (
+        [getattr(b, name) for b in low.layers] for name in ("saved_bytes", "kept_bytes", "rebuilt_bytes")
+    )
+    stages = Stages(model, priced.layouts, layout.pp, layout.vpp, layout.schedule)
+    saved = stages.saved(whole, kept_of, low.embedding.kept_bytes, low.head.kept_bytes)[0, :, 0]
+    return list(saved * np.asarray([2.0, 1.0]) + stages.rebuilt(whole, rebuilt)[0])
 
 
 def test_memory_of_chunks_blocks_and_frequencies_by_hand() -> None:
@@ -244,10 +251,15 @@ def test_many_layouts_are_sized_as_each_alone() -> None:
         )
     ]  # fmt: skip
     priced = price_model(gpt(), Workload(S, 8, "bf16"), LayoutBatch.of(many), load("dgx-a100:1"))
-    for index, pp, vpp, schedule, *_ in dag_groups(priced, np.arange(len(many))):
-        found = group_memory(priced, index, pp, vpp, schedule).by_category["activations"]
-        for row, i in zip(found, index, strict=True):
-            assert list(row) == pytest.approx(activations(gpt(), many[i]), rel=1e-12)
+    low = lowered_for(priced, np.arange(len(many)))
+    stages = Stages(gpt(), priced.layouts, 2, 1, "1f1b")
+    whole, kept_of, rebuilt = (
+        [getattr(b, name) for b in low.layers] for name in ("saved_bytes", "kept_bytes", "rebuilt_bytes")
+    )
+    saved = stages.saved(whole, kept_of, low.embedding.kept_bytes, low.head.kept_bytes)[:, :, 0]
+    found = saved * np.asarray([2.0, 1.0]) + stages.rebuilt(whole, rebuilt)
+    for row, layout in zip(found, many, strict=True):
+        assert list(row) == pytest.approx(activations(gpt(), layout), rel=1e-12)
 
 
 def test_words_of_a_plan_and_of_options() -> None:
