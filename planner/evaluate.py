@@ -217,8 +217,11 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
         f"FLOPs: {formula_of(priced.workload)}",
         f"interval: each law at its residual, in quadrature with {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
     ]
-    if priced.cluster.device.tdp_w > 0:
+    device = priced.cluster.device
+    if device.tdp_w > 0:
         found.append(power.note())
+    if device.kind == "gpu":
+        found.append(power.sustained_note(device, recipe_of(priced.workload, priced.preset).forward))
     found += expert_notes(priced, layout, exposed_share)
     found += _pipeline_notes(priced, layout)
     found += _training_notes(priced)

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from hwmodels import energy
 from hwmodels.device import Device
+from hwmodels.kernels.formats import format_of
 from hwmodels.kernels.memory import memory_coefficient
+from hwmodels.kernels.sustained import compute_weight
 
 COMPUTE = ("forward", "backward", "recompute")
 
@@ -64,3 +66,15 @@ def note() -> str:
         f"{energy.GRID_KG_PER_KWH.value:g} kg CO2 per kWh; all assumed, within about {energy.POWER_SPREAD:.0%} "
         "(hwmodels/energy.py)"
     )
+
+
+def sustained_note(device: Device, dtype: str) -> str:
+    """Whether measured steps say what the tensor cores of a device sustain at its board power in a format."""
+    weight = compute_weight(device, dtype)
+    if not weight.rows:
+        return (
+            f"sustained clock: no measured step says what {device.generation} sustains in {dtype} at its board power; "
+            "kernels as they are timed alone, which a step of seconds may not reach"
+        )
+    rate = device.peak(format_of(dtype).peak) / weight.value / 1e12
+    return f"sustained clock: at most {rate:.0f} TFLOP/s in {dtype} at {device.tdp_w:.0f} W ({weight.source})"

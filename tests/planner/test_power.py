@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hwmodels import catalog, energy
-from planner.power import per_mtoken, step_joules
+from planner.power import per_mtoken, step_joules, sustained_note
 
 
 def phases(**seconds: float) -> dict[str, float]:
@@ -38,3 +38,12 @@ def test_between_idle_and_board_power() -> None:
 def test_unknown_power_gives_no_figure() -> None:
     assert step_joules(replace(catalog.device("cpu-core"), tdp_w=0.0), [phases(forward=1.0)], 1.0, 1e9, 1e9, 1) is None
     assert per_mtoken(None, 1e6) == (None, None)
+
+
+def test_a_prediction_says_what_its_clock_rests_on() -> None:
+    # 0.98e12 FLOP a joule at 1,200 W
+    known = sustained_note(catalog.device("gb200-186gb"), "bf16")
+    assert known.startswith("sustained clock: at most 1176 TFLOP/s in bf16 at 1200 W (least mean absolute error")
+    assert "no measured step" in sustained_note(catalog.device("a100-sxm-80gb"), "bf16")
+    narrow = sustained_note(catalog.device("gb200-186gb"), "nvfp4")
+    assert "no measured step says what blackwell sustains in nvfp4" in narrow
