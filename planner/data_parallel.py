@@ -189,12 +189,10 @@ def data_parallel_costs(
     """
     held = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
     dense, expert = held.dense.trained, held.expert.trained
-    sent, sent_expert = (
-        part.gathered_bytes(held.weights, whole=zero_stage >= 3) for part in (held.dense, held.expert)
-    )
+    parts = held.dense, held.expert
+    sent, sent_expert = (part.gathered_bytes(held.weights, whole=zero_stage >= 3) for part in parts)
     grad = gradient_bytes(workload, preset)
     gpn = cluster.gpus_per_node
-
     kinds = StageSums.of(model, pp, vpp, schedule, layouts.stage_layers)
 
     def move(op: str, nbytes: FloatArray, axis: str) -> Estimate:
@@ -208,7 +206,6 @@ def data_parallel_costs(
     fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None, None]
     expert_shard = layouts.expert_shard.astype(np.float64)[:, None, None]
     has_experts = bool(np.any(held.expert.all > 0))
-
     whole = zero_stage == 1 and preset.zero1_all_reduce and not has_experts
 
     def gathered(dense_bytes: FloatArray, expert_bytes: FloatArray) -> Estimate:
@@ -232,25 +229,35 @@ def data_parallel_costs(
 
     nothing = Estimate.of(np.zeros_like(dense))
     unshard = gathered(sent / k, sent_expert / k) if plan.unshard != "none" else nothing
-    if np.any(layouts.offload_parameters) and zero_stage >= 3 and plan.unshard != "none":
-        own_bytes = (sent / fsdp + sent_expert / expert_shard) / k * layouts.offload_parameters[:, None, None]
-        unshard = unshard + Estimate.of(shard_seconds(cluster, own_bytes))
+    if np.any(layouts.offload_parameters) and plan.unshard != "none":
+        unshard = unshard + _from_host(layouts, cluster, (sent / fsdp + sent_expert / expert_shard) / k)
     gather = Estimate.of(np.zeros(dense.shape[:2]))
     if plan.gather_after_step:
         gather = gathered(sent.sum(axis=2), sent_expert.sum(axis=2))
     reduce = reduced(dense * grad / k, expert * grad / k) if plan.reduce != "none" else nothing
-    own = 1.0 if zero_stage == 0 else fsdp[:, :, 0]
-    own_expert = 1.0 if zero_stage == 0 else expert_shard[:, :, 0]
+    own, own_expert = (1.0 if zero_stage == 0 else shard[:, :, 0] for shard in (fsdp, expert_shard))
     elements = np.asarray(dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert)
     other = np.asarray(held.dense.other.sum(axis=2) / own)
     mirror = Estimate.of(np.zeros(dense.shape[:2]))
     if get_schedule(schedule).directions > 1:
         mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
-    copy_out, copy_in = np.zeros_like(dense), np.zeros_like(dense)
+    copies = np.zeros_like(dense), np.zeros_like(dense)
     if preset.shard_copies and zero_stage >= 3 and plan.unshard != "none":
-        copy_out = copy_out_seconds(cluster.device, (sent + sent_expert) / k)
-        copy_in = copy_in_seconds(cluster.device, (dense + expert) / k, recipe_of(workload, preset).width, grad)
-    return DataParallelCosts(unshard, reduce, gather, mirror, elements, other, copy_out, copy_in)
+        copies = _shard_copies(workload, preset, cluster, (sent + sent_expert) / k, (dense + expert) / k)
+    return DataParallelCosts(unshard, reduce, gather, mirror, elements, other, *copies)
+
+
+def _from_host(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray) -> Estimate:
+    """Seconds in which the shards of one bucket come from host memory, where they lie there."""
+    return Estimate.of(shard_seconds(cluster, nbytes * layouts.offload_parameters[:, None, None]))
+
+
+def _shard_copies(
+    workload: Workload, preset: FrameworkPreset, cluster: Cluster, sent: FloatArray, trained: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds of the copies out of one gathered bucket (bytes `sent`) and into one that is reduced (elements)."""
+    width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
+    return copy_out_seconds(cluster.device, sent), copy_in_seconds(cluster.device, trained, width, grad)
 
 
 def mirror_seconds(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray, pp: int) -> Estimate:
