@@ -96,12 +96,14 @@ def framework_of(row: Row) -> str:
 def known_model(name: str) -> ModelSpec | None:
     """The architecture of the catalog that a row's model name means, or None.
 
-    Case, blanks and a remark in brackets at the end do not matter.
+    Case, blanks and a remark in brackets at the end do not matter, nor do sizes that no other entry of the
+    name has (Llama-4-Scout is llama-4-scout-17b-16e).
     """
     from planner.model import load, names
 
     plain = re.sub(r"\s*\(.*\)\s*$", "", name).strip().lower().replace(" ", "-").replace("_", "-")
-    return load(plain)[0] if plain in names() else None
+    meant = [plain] if plain in names() else [n for n in names() if n.startswith(f"{plain}-")]
+    return load(meant[0])[0] if len(meant) == 1 else None
 
 
 def enough(row: Row) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from hwmodels.errors import InputError
 from planner.compare.clusters import stated_bandwidth
-from planner.compare.measurements import UnreadableRowError, enough, to_case
+from planner.compare.measurements import UnreadableRowError, enough, known_model, to_case
 from planner.compare.rows import Row, read_rows
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "training_measurements.csv"
@@ -352,3 +352,11 @@ def test_a_row_that_states_the_figures_of_a_known_model_is_that_model() -> None:
     fewer = to_case(gpt(model="Nemotron3-8B", vocab=51200, **{**figures, "layers": 30}))
     assert fewer.model.n_layers == 30
     assert fewer.model.tied_embeddings  # other figures: a GPT of that shape
+
+
+def test_a_name_without_the_sizes_of_the_only_entry_is_that_entry() -> None:
+    known = known_model("Llama-4-Scout")
+    assert known is not None
+    assert known.name == "llama-4-scout-17b-16e"
+    assert known_model("Llama-3") is None  # several
+    assert known_model("Llama-3-8B (model not named in table)") is not None
