@@ -35,7 +35,7 @@ def group_of(model: ModelSpec, layout: Layout, framework: str = "generic", gbs: 
 
 def test_a_stage_takes_the_sum_of_its_ops() -> None:
     # large rows, so that kernels and not launches decide
-    model, layout, workload = gpt(8), Layout(tp=8, sp=1, mbs=16), Workload(512, 32)
+    model, layout, workload = gpt(8), Layout(tp=8, sp=1, mbs=128), Workload(512, 128)
     cluster = load("dgx-a100:1")
     priced = price_model(model, workload, LayoutBatch.of([layout]), cluster)
     group = assemble(priced, *next(dag_groups(priced, np.arange(1))))

@@ -371,7 +371,7 @@ class Rank:
         microbatches = self.workload.gbs // (self.layout.mbs * self.layout.dp) / self.copies
         idle = sum(i.seconds for i in chosen if i.later) / microbatches  # what the first one leaves out
         idle += sum(i.seconds for i in chosen if i.first) * (1 - 1 / microbatches)  # and what it alone does
-        return Parts(self.host(compute, launches, exposed) - idle, exposed, hidden, paired)
+        return Parts(self.host(compute, launches) - idle, exposed, hidden, paired)
 
     def graphed(self, item: Item) -> bool:
         """Whether a graph of attention, router or permutation holds it."""
@@ -386,8 +386,8 @@ class Rank:
         """Seconds of a part of the layer in some passes, as another micro-batch runs it."""
         return sum(i.seconds for i in self.items if not i.comm and i.section == section and i.way in ways)
 
-    def host(self, compute: float, launches: float, exposed: float) -> float:
-        """The host launches ahead of a GPU's kernels and collectives, and is the device on a CPU."""
+    def host(self, compute: float, launches: float) -> float:
+        """The host launches ahead of a GPU's kernels, and is the device on a CPU; a maximum of soft corner."""
         per = float(self.preset.kernel_s.value)
         if self.cluster.device.kind == "cpu":
             return compute + launches * per
@@ -396,7 +396,10 @@ class Rank:
         launching = launches * (self.cluster.device.launch_s + per)
         if self.preset.blocking_launches:  # one after the other
             return compute + launching
-        return max(compute + exposed, launching) - exposed
+        shorter, longer = sorted((compute, launching))
+        if shorter <= 0.25 * longer:
+            return longer
+        return longer + (shorter - 0.25 * longer) ** 2 / (3.0 * longer)
 
 
 def axis_of(lay: Layout, axis: str, inner: int = 1) -> tuple[int, int]:
