@@ -77,7 +77,8 @@ class MemoryEstimate:
     @property
     def peak_bytes(self) -> FloatArray:
         """Bytes on the device at the peak, with the fragmentation that is expected."""
-        return np.asarray(sum(self.by_category.values()))
+        each = [np.broadcast_to(sum(self.by_moment[m].values()), self.moment.shape) for m in MOMENTS]
+        return np.choose(self.moment, each)
 
     @property
     def footprint(self) -> Footprint:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout import LayoutBatch
-from planner.memory.moments import Moments, by_count, moments
+from planner.memory.moments import stacked
 from planner.model.spec import ModelSpec
 from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
@@ -69,40 +69,54 @@ class Peak:
     action: IntArray
 
 
+MOST_NUMBERS = 4_000_000
+"""Numbers of a table that are held at a time; more layouts are taken in turn."""
+
+
 def peak(stage: StageBytes, schedule: str, pp: int, microbatches: IntArray, vpp: int) -> Peak:
     """The largest moment of every rank, for layouts that share (pp, vpp, schedule)."""
-    n = stage.saved.shape[0]
-    a, b, c, d, e = (np.zeros((n, pp)) for _ in range(5))
-    found = Peak(a, b, c, d, e, np.zeros((n, pp), dtype=np.int64))
-    for count, rows in by_count(microbatches):
-        for rank, table in enumerate(moments(schedule, pp, count, vpp)):
-            _fill(found, stage, table, rows, rank)
-    return found
+    rows, actions, runs, which = stacked(schedule, pp, microbatches, vpp)
+    n, each = len(which), max(MOST_NUMBERS // int(np.prod(rows.shape[1:])), 1)
+    parts = [
+        _largest_moment(stage, rows[at], actions[at], runs[at], slice(begin, begin + each))
+        for begin in range(0, n, each)
+        for at in [which[begin : begin + each]]
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return Peak(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Peak)})
 
 
-def _fill(found: Peak, stage: StageBytes, table: Moments, rows: IntArray, rank: int) -> None:
-    """The largest moment of one rank for the layouts at `rows`."""
-    every = stage.saved.shape[:1]
-    per = np.concatenate([stage.saved[rows, rank], stage.waiting[rows, rank]], axis=1)
-    activations = per @ table.rows[:, : per.shape[1]].T + stage.beside[rows, rank][:, None]
+def _largest_moment(stage: StageBytes, rows: FloatArray, actions: IntArray, runs: FloatArray, own: slice) -> Peak:
+    """The largest moment of the layouts of a slice; tables as `stacked` has them, one for each layout."""
+    n, pp = rows.shape[:2]
+    every = (len(stage.saved), 1)
+    per = np.concatenate([stage.saved[own], stage.waiting[own]], axis=2)  # (n, pp, columns)
+    activations = np.einsum("nrkc,nrc->nrk", rows[..., : per.shape[2]], per) + stage.beside[own][..., None]
     kept, most, last = (
-        np.broadcast_to(v, every)[rows] for v in (stage.logits, stage.logits_forward, stage.logits_backward)
-    )
-    logits = kept[:, None] * table.rows[:, -1]
-    zero = np.zeros(len(rows))
-    extra = np.stack([zero, np.maximum(most - kept, 0.0), np.maximum(last - kept, 0.0), zero], axis=1)
-    working, again = (np.stack([zero, zero, zero, v[rows, rank]], axis=1) for v in (stage.backward, stage.rebuilt))
-    gathered = np.stack([stage.gathered_forward[rows, rank]] * 2 + [stage.gathered_backward[rows, rank]] * 2, axis=1)
-    on = table.actions
-    total = activations + logits + (extra + working + again)[:, on] * table.runs + gathered[:, on]
-    best = total.argmax(axis=1)
-    at, index, busy = on[best], np.arange(len(rows)), table.runs[best]
-    found.activations[rows, rank] = activations[index, best]
-    found.working[rows, rank] = working[index, at] * busy
-    found.recompute[rows, rank] = again[index, at] * busy
-    found.logits[rows, rank] = logits[index, best] + extra[index, at] * busy
-    found.gathered[rows, rank] = gathered[index, at]
-    found.action[rows, rank] = at
+        np.broadcast_to(np.reshape(v, (-1, 1)), every)[own] for v in (stage.logits, stage.logits_forward,
+                                                                      stage.logits_backward)
+    )  # fmt: skip
+    logits = kept[..., None] * rows[..., -1]
+    zero = np.zeros((n, pp))
+    extra = np.stack([zero, zero + np.maximum(most - kept, 0.0), zero + np.maximum(last - kept, 0.0), zero], axis=2)
+    working, again = (np.stack([zero, zero, zero, v[own]], axis=2) for v in (stage.backward, stage.rebuilt))
+    gathered = np.stack([stage.gathered_forward[own]] * 2 + [stage.gathered_backward[own]] * 2, axis=2)
+
+    def at_action(values: FloatArray, action: IntArray) -> FloatArray:
+        return np.take_along_axis(values, action, axis=2)
+
+    total = activations + logits + at_action(extra + working + again, actions) * runs + at_action(gathered, actions)
+    best = total.argmax(axis=2)[..., None]
+    action, busy = np.take_along_axis(actions, best, axis=2), np.take_along_axis(runs, best, axis=2)
+
+    def chosen(values: FloatArray) -> FloatArray:
+        return at_action(values, action)[..., 0]
+
+    return Peak(
+        at_action(activations, best)[..., 0], chosen(working) * busy[..., 0], chosen(again) * busy[..., 0],
+        at_action(logits, best)[..., 0] + chosen(extra) * busy[..., 0], chosen(gathered), action[..., 0],
+    )  # fmt: skip
 
 
 def waiting_bytes(

@@ -62,8 +62,13 @@ def _moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Momen
     return tuple(_of_rank(plan, order, pp, vpp) for order in plan.actions(pp, microbatches, vpp))
 
 
+@lru_cache(maxsize=16384)
 def moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moments, ...]:
-    """The moments of every rank; cached."""
+    """The moments of every rank; cached. GPipe's grow by the same counts with every micro-batch."""
+    if schedule == "gpipe" and microbatches > 2:
+        pairs = zip(_moments(schedule, pp, 1, vpp), _moments(schedule, pp, 2, vpp), strict=True)
+        more = microbatches - 1
+        return tuple(Moments(a.rows + more * (b.rows - a.rows), a.actions, a.runs) for a, b in pairs)
     return _moments(schedule, pp, equivalent(get_schedule(schedule), pp, microbatches, vpp), vpp)
 
 
@@ -115,6 +120,38 @@ def _largest(rows: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return sorted(kept)
 
 
-def by_count(microbatches: IntArray) -> list[tuple[int, IntArray]]:
-    """The distinct numbers of micro-batches, and the layouts that have each."""
-    return [(int(m), np.flatnonzero(microbatches == m)) for m in np.unique(microbatches)]
+@lru_cache(maxsize=4096)
+def _padded(schedule: str, pp: int, counts: tuple[int, ...], vpp: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Tables of several numbers of micro-batches in one, short ones filled up with their first row."""
+    tables = [moments(schedule, pp, count, vpp) for count in counts]
+    most = max(len(one.actions) for ranks in tables for one in ranks)
+
+    def filled(values: NDArray[np.generic]) -> NDArray[np.generic]:
+        return np.concatenate([values, np.repeat(values[:1], most - len(values), axis=0)])
+
+    rows, actions, runs = (
+        np.asarray([[filled(getattr(one, name)) for one in ranks] for ranks in tables])
+        for name in ("rows", "actions", "runs")
+    )
+    return rows, actions, np.asarray(runs, dtype=np.float64)
+
+
+def stacked(
+    schedule: str, pp: int, microbatches: IntArray, vpp: int
+) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
+    """Moments of every rank for many layouts.
+
+    Returns
+    -------
+    rows : ndarray (counts, pp, k, 2 * chunks + 1)
+    actions, runs : ndarray (counts, pp, k)
+        As in `Moments`, for each number of micro-batches whose moments differ.
+    which : ndarray (n,)
+        The position of each layout's own.
+    """
+    plan = get_schedule(schedule)
+    unique, inverse = np.unique(microbatches, return_inverse=True)
+    same = [equivalent(plan, pp, int(m), vpp) for m in unique]
+    counts = tuple(dict.fromkeys(same))
+    which = np.asarray([counts.index(m) for m in same], dtype=np.int64)[inverse.reshape(-1)]
+    return (*_padded(schedule, pp, counts, vpp), which)

@@ -38,6 +38,12 @@ def test_a_split_backward_waits_for_its_weight_gradient() -> None:
     assert max(waiting) == 2
 
 
+@pytest.mark.parametrize("count", [3, 7])
+def test_gpipe_grows_evenly(count: int) -> None:
+    for one, other in zip(moments("gpipe", 3, count, 1), counted("gpipe", 3, count, 1), strict=True):
+        assert as_set(one) == as_set(other)
+
+
 @settings(deadline=None, max_examples=60)
 @given(name=st.sampled_from([n for n in names() if n != "gpipe"]), pp=st.sampled_from([2, 4]), more=st.integers(0, 30))
 def test_more_micro_batches_than_the_pipeline_is_deep_change_nothing(name: str, pp: int, more: int) -> None:
