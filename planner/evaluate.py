@@ -17,6 +17,7 @@ from planner.expert_notes import expert_notes
 from planner.flops import formula_of, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout, split_id, split_text
+from planner.link_traffic import link_traffic
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
 from planner.model_notes import model_notes
 from planner.precision import recipe_of
@@ -104,6 +105,7 @@ def detail(
         notes=[*notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds), *host_notes(sized, cluster)],
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,
+        traffic=link_traffic(priced, group, position),
     )
 
 

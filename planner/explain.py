@@ -41,7 +41,7 @@ def _compute_rows(priced: PricedModel, group: Group) -> Iterator[dict[str, Any]]
     row, layouts = int(priced.inverse[group.index[0]]), group.layouts.take(np.arange(1))
     microbatches = int(group.microbatches[0])
     policy = priced.policies[int(priced.policy[group.index[0]])]
-    layers = [*zip(priced.layers, *_layer_counts(priced, group, layouts), strict=True)]
+    layers = [*zip(priced.layers, *layer_counts(priced, group, layouts), strict=True)]
     for block, copies, again in [(priced.embedding, 1, 0), *layers, (priced.head, 1, 0)]:
         named, others = partners(block.ops)
         for p in block.ops:
@@ -57,7 +57,7 @@ def _compute_rows(priced: PricedModel, group: Group) -> Iterator[dict[str, Any]]
                 yield from _row(block, p, row, priced, "recompute", count, share, exposed, hidden)
 
 
-def _layer_counts(priced: PricedModel, group: Group, layouts: LayoutBatch) -> tuple[list[int], list[int]]:
+def layer_counts(priced: PricedModel, group: Group, layouts: LayoutBatch) -> tuple[list[int], list[int]]:
     """Layers of each kind in the model, and those of them that recomputation works on."""
     kinds = priced.model.layer_kinds()
     held = [sum(layer == kind for layer in priced.model.layers) for kind in kinds]

@@ -23,7 +23,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def _crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_node: int) -> NDArray[np.bool_]:
+def crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_node: int) -> NDArray[np.bool_]:
     """Whether the hop from pipeline rank `here[i]` to `there[i]` leaves a node.
 
     Rank p holds world ranks p*stride .. (p+1)*stride - 1, filled node by node; a hop counts as
@@ -78,7 +78,7 @@ def sends(
     shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
     sent = boundary / np.where(shares, layouts.tp, 1)
     numbers, here, there = (np.asarray(column) for column in zip(*hops, strict=True))
-    crossing = _crossings(layouts, here, there, cluster.gpus_per_node)
+    crossing = crossings(layouts, here, there, cluster.gpus_per_node)
     seconds = np.zeros(crossing.shape)
     for nodes, chosen in ((1, ~crossing), (2, crossing)):
         if chosen.any():

@@ -30,7 +30,7 @@ CORNER = 0.75
 """Share of the longer of kernels and launches by which the shorter may fall behind and still tell (`host_bound`)."""
 COMM_GROUPS: tuple[str, ...] = ("tp", "cp", "ep")
 """Groups whose collectives belong to a micro-batch."""
-_GROUP_OF: dict[str, str] = {"etp": "ep", "ep_etp": "ep", "cp_inner": "cp", "cp_outer": "cp"}
+GROUP_OF: dict[str, str] = {"etp": "ep", "ep_etp": "ep", "cp_inner": "cp", "cp_outer": "cp"}
 """Axis of a collective -> the group that it counts as."""
 PIECES_HIDDEN = Coefficient(
     0.43,
@@ -239,7 +239,7 @@ def _sum_pass(
                 once = once + mid
             flops = flops + p.op.flops() * count
             continue
-        group = _GROUP_OF.get(p.op.group, p.op.group)
+        group = GROUP_OF.get(p.op.group, p.op.group)
         partner, other = named.get(p.op.behind), others.get(p.op.behind)
         exposed, behind = overlapped(p.op, mid, named, others, cluster, layouts)
         if partner is not None and partner.op.phase != p.op.phase:

@@ -57,6 +57,14 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkBytes:
+    """Bytes that a GPU sends: to GPUs of its own node, and over the network between nodes."""
+
+    intra_node: float
+    inter_node: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineEvent:
     """One bar of a timeline (predicted or measured).
 
@@ -164,6 +172,8 @@ class Step:
         Rows of the chain from the step time down to datasheet figures and coefficients.
     energy_kwh_per_mtoken, co2_kg_per_mtoken : float or None
         For a million tokens, at the meter; None where the device's power is not known.
+    traffic : dict of str to LinkBytes
+        Communication phase -> what a GPU sends in a step, mean over the ranks (`planner.link_traffic`).
     """
 
     step_s: Interval
@@ -185,6 +195,7 @@ class Step:
     explain: list[dict[str, Any]] = field(default_factory=list)
     energy_kwh_per_mtoken: float | None = None
     co2_kg_per_mtoken: float | None = None
+    traffic: dict[str, LinkBytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,10 @@ def ranked(rows: Sequence[Mapping[str, Any]], title: str = "plans", most: int = 
 
 
 def breakdown(step: Step, title: str = "time of a step") -> Table:
-    """Exposed time of each phase: mean over the ranks, share of the step, what is hidden."""
-    table = _table(title, [("phase", False), ("mean", True), ("share", True), ("worst rank", True), ("hidden", True)])
+    """Exposed time of each phase: mean over the ranks, share of the step, what is hidden, what a GPU sends by link."""
+    links = [("sent in node", True), ("sent between nodes", True)] if step.traffic else []
+    columns = [("phase", False), ("mean", True), ("share", True), ("worst rank", True), ("hidden", True), *links]
+    table = _table(title, columns)
     for phase in PHASES:
         times = [rank.get(phase, 0.0) for rank in step.phases]
         hidden = step.hidden_comm_s.get(phase, 0.0)
@@ -62,9 +64,12 @@ def breakdown(step: Step, title: str = "time of a step") -> Table:
         share = format_percent(mean / step.step_s.mid) if step.step_s.mid else "–"
         worst = max(times, default=0.0)
         cells = [phase, format_seconds(mean), share, format_seconds(worst), format_seconds(hidden) if hidden else ""]
+        sent = step.traffic.get(phase)
+        each = (sent.intra_node, sent.inter_node) if sent is not None else (0.0, 0.0)
+        cells += [format_bytes(nbytes) if nbytes else "" for nbytes in each] if links else []
         _add(table, cells)
     span = f"{format_seconds(step.step_s.low)} to {format_seconds(step.step_s.high)}"
-    _add(table, ["step", format_seconds(step.step_s.mid), "100.0%", "", span])
+    _add(table, ["step", format_seconds(step.step_s.mid), "100.0%", "", span, *("" for _ in links)])
     return table
 
 
