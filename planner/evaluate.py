@@ -13,12 +13,14 @@ from hwmodels.kernels.formats import format_of
 from hwmodels.units import format_bytes
 from planner import optimizers, power
 from planner.assemble import Group
+from planner.device_notes import device_notes
 from planner.expert_notes import expert_notes
 from planner.flops import formula_of, hardware_flops, model_flops
 from planner.intervals import UNEXPLAINED, interval, shifted
 from planner.layout import Layout, split_id, split_text
 from planner.link_traffic import link_traffic
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
+from planner.memory_notes import memory_notes
 from planner.model_notes import model_notes
 from planner.precision import recipe_of
 from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
@@ -102,7 +104,11 @@ def detail(
         usd_per_mtoken=cost(cluster, layout, tokens / seconds),
         verdict=OUT if host_short(sized, cluster) else worst(memory),
         timeline=timeline.events(dag, timing, 0) if with_timeline else [],
-        notes=[*notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds), *host_notes(sized, cluster)],
+        notes=[
+            *notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds),
+            *memory_notes(priced, layout, memory),
+            *host_notes(sized, cluster),
+        ],
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,
         traffic=link_traffic(priced, group, position),
@@ -229,6 +235,7 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     found += _training_notes(priced)
     found += _recompute_notes(priced, layout)
     found += model_notes(priced)
+    found += device_notes(priced)
     if preset.tp_gemm_overlap and layout.tp > 1 and layout.sp:
         hides = USER_BUFFERS_HIDDEN if preset.user_buffers else PIECES_HIDDEN
         share = f"{hides.value:.0%} of what could be hidden is ({hides.source})"

@@ -50,9 +50,16 @@ class States:
 def states(
     workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, elements: StageElements, pp: int
 ) -> States:
-    """Model state of every rank and what comes beside it, for layouts that share (pp, vpp, schedule)."""
+    """Model state of every rank and what comes beside it, for layouts that share (pp, vpp, schedule).
+
+    FSDP of modules that were built on the device has every parameter of the rank there, unsharded and in fp32, until it
+    has cut it (`FrameworkPreset.loads_whole`): shards take the place of what is freed, and the optimizer makes its
+    states after that. DeepSpeed keeps zero gradients of its fp32 share while the optimizer makes its states
+    (runtime/zero/stage_1_and_2.py ``initialize_optimizer_states``).
+    """
     shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
     total = {name: np.zeros((len(layouts), pp)) for name in States.__slots__}
+    whole = np.zeros((len(layouts), pp))
     for part, shard in zip((elements.dense.by_rank(), elements.expert.by_rank()), shards, strict=True):
         per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
         each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}
@@ -69,8 +76,11 @@ def states(
             # stream uses (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp ``newLikeFlat``; allgather_bucket_size).
             gathers = (layouts.zero_stage[:, None] >= 1) & (shard[:, None] > 1)
             total["flattened"] += np.where(gathers, bucket, 0.0)
-        total["loading"] += _loading(workload, layouts, preset, part, owned)
+            total["loading"] += owned * 4.0
+        if preset.loads_whole:
+            whole += np.where(layouts.zero_stage[:, None] >= 3, part.all * 4.0, 0.0)
         total["saving"] += _saving(layouts, preset, part, elements.weights.gathered)
+    total["loading"] = np.maximum(total["loading"], whole - total["parameters"] - total["optimizer"])
     return _with_host(States(**total), layouts)
 
 
@@ -109,20 +119,6 @@ def step_bytes(workload: Workload, preset: FrameworkPreset) -> float:
     flat = gradient_bytes(workload, preset) if preset.flat_gradients and copied else 0.0
     eager = 0.0 if preset.fused_optimizer or not optimizers.get(workload.optimizer).state_bytes else 4.0
     return copied + flat + eager
-
-
-def _loading(
-    workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, part: Elements, owned: FloatArray
-) -> FloatArray:
-    """Beside parameters and optimizer while the model is built.
-
-    FSDP of modules that were built on the device has every parameter of the rank there, unsharded and in fp32, until it
-    has cut it (`FrameworkPreset.loads_whole`). DeepSpeed keeps zero gradients of its fp32 share while the optimizer
-    makes its states (runtime/zero/stage_1_and_2.py ``initialize_optimizer_states``).
-    """
-    whole = np.where(layouts.zero_stage[:, None] >= 3, part.all * 4.0, 0.0) if preset.loads_whole else 0.0
-    zeros = owned * 4.0 if preset.flat_gradients else 0.0
-    return np.asarray(whole + zeros)
 
 
 def _saving(layouts: LayoutBatch, preset: FrameworkPreset, part: Elements, width: float) -> FloatArray:

@@ -39,6 +39,7 @@ def _rank(step: _Step, r: int) -> Sized:
     owned = (dense.trained, expert.trained) if z == 0 else (
         dense.trained / step.shard, expert.trained / step.expert_shard)  # fmt: skip
     states = _states(step, dense, expert)
+    at_home = states["parameters"] + states["optimizer"]
     share = lay.offload_optimizer / 100
     states["optimizer"] *= 1 - share
     states["gradients"] *= 1 - (share if z >= 2 else 0)
@@ -46,7 +47,9 @@ def _rank(step: _Step, r: int) -> Sized:
     fixed = {"parameters": states["parameters"], "optimizer": states["optimizer"], "workspace": _workspace(step, r)}
     kept = fixed | {"gradients": states["gradients"], "comm_buffers": _buffers(step, dense.trained + expert.trained)}
     everything = dense.all + expert.all
-    loading = (4 * everything if p.loads_whole and z >= 3 else 0) + (4 * sum(owned) if p.flat_gradients else 0)
+    # A model built whole is there before its shards and their optimizer are.
+    whole = 4 * everything - at_home if p.loads_whole and z >= 3 else 0
+    loading = max(whole, 4 * sum(owned) if p.flat_gradients else 0)
     candidates = [("load", fixed | {"temporary": loading}), *((n, kept | b) for n, b in _steps(step, r, dense, expert))]
     flat = min(dense.trained * step.grad, p.bucket_bytes) + min(expert.trained * step.grad, p.bucket_bytes)
     updating = (sum(owned) * _stepping(step) + (flat if p.flat_gradients else 0.0)) * (1 - share)

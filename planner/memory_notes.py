@@ -1,0 +1,60 @@
+"""What a prediction of memory takes for granted, and what it would be otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hwmodels.units import format_bytes
+from planner.layout import Layout, LayoutBatch
+from planner.model.spec import Moe
+from planner.priced import PricedModel
+from planner.results import StageMemory
+from planner.state import local_parameters
+
+
+def memory_notes(priced: PricedModel, layout: Layout, memory: Sequence[StageMemory]) -> list[str]:
+    """Notes about the attention kernel behind the activations, and about the peak while the model is loaded."""
+    return [*_attention_notes(priced, layout), *_load_notes(priced, layout, memory)]
+
+
+def _attention_notes(priced: PricedModel, layout: Layout) -> list[str]:
+    """Whether scores are stored; a kernel that no run stated is named as assumed, with the way to state another."""
+    heads = max((layer.softmax.n_heads for layer in priced.model.layers if layer.softmax), default=0)
+    if not heads:
+        return []
+    tokens = priced.workload.seq_len
+    nbytes = 2.0 * layout.mbs * heads / layout.tp * tokens * tokens / layout.cp
+    size = f"{format_bytes(nbytes)} a layer for one 16-bit matrix of them, four times as much at twice the length"
+    if priced.preset.attention.startswith("unfused"):
+        return [f"attention: scores are stored, {size}; a fused kernel stores none: --switch attention=flash"]
+    if "attention" in dict(priced.workload.switches):
+        return []
+    return [
+        "attention: a fused kernel is assumed, which stores no scores. Memory that grows three- to fourfold when "
+        f"seq_len doubles means that they are stored ({size}): --switch attention=unfused"
+    ]
+
+
+def _load_notes(priced: PricedModel, layout: Layout, memory: Sequence[StageMemory]) -> list[str]:
+    """The peak while the model is loaded, which decides on small devices, and what other loaders would need."""
+    most = max(memory, key=lambda m: m.by_moment["load"])
+    found = [f"loading the model and building its optimizer takes {format_bytes(most.by_moment['load'])} (rank "
+             f"{most.stage}), apart from the peak of the step"]  # fmt: skip
+    batch = LayoutBatch.of(layout)
+    if layout.zero_stage >= 3 and not priced.preset.loads_whole:
+        whole = 4.0 * priced.model.parameters / layout.pp
+        fits = "" if whole <= most.capacity_bytes else ", which the device does not have"
+        found.append(
+            "parameters are taken as sharded before they reach the device; a run that builds the model there first "
+            f"holds all of it in fp32, {format_bytes(whole)}{fits}: --switch loads_whole=true"
+        )
+    experts = [layer for layer in priced.model.layers if isinstance(layer.ffn, Moe)]
+    if experts:
+        each = sum(float(local_parameters(layer.parameters(priced.model.hidden), batch).expert) for layer in experts)
+        found.append(
+            f"experts of a rank: {format_bytes(2.0 * each / layout.pp)} in 16 bits; a loader that merges or converts "
+            "them in one buffer needs as much again beside them while it loads"
+        )
+    return found
