@@ -25,7 +25,8 @@ def _evidence(found: Coefficient | None) -> str:
     """Rows and residual of a fit, and whether it was made on the device itself."""
     if found is None or not found.rows:
         return "not measured on any device of its generation"
-    whose = "taken over from another device by the datasheet" if "transferred from" in found.source else "measured on it"
+    other = "transferred from" in found.source
+    whose = "taken over from another device by the datasheet" if other else "measured on it"
     return f"{whose} ({found.rows} rows, residual {found.residual:.0%})"
 
 

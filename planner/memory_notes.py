@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from hwmodels.units import format_bytes
 from planner.layout import Layout, LayoutBatch
 from planner.model.spec import Moe
@@ -31,17 +29,15 @@ def _attention_notes(priced: PricedModel, layout: Layout) -> list[str]:
         return [f"attention: scores are stored, {size}; a fused kernel stores none: --switch attention=flash"]
     if "attention" in dict(priced.workload.switches):
         return []
-    return [
-        "attention: a fused kernel is assumed, which stores no scores. Memory that grows three- to fourfold when "
-        f"seq_len doubles means that they are stored ({size}): --switch attention=unfused"
-    ]
+    said = "attention: a fused kernel is assumed, which stores no scores. Memory that grows three- to fourfold when"
+    return [f"{said} seq_len doubles means that they are stored ({size}): --switch attention=unfused"]
 
 
 def _load_notes(priced: PricedModel, layout: Layout, memory: Sequence[StageMemory]) -> list[str]:
     """The peak while the model is loaded, which decides on small devices, and what other loaders would need."""
     most = max(memory, key=lambda m: m.by_moment["load"])
-    found = [f"loading the model and building its optimizer takes {format_bytes(most.by_moment['load'])} (rank "
-             f"{most.stage}), apart from the peak of the step"]  # fmt: skip
+    took = format_bytes(most.by_moment["load"])
+    found = [f"loading: the model and its optimizer take {took} while they are built (rank {most.stage})"]
     batch = LayoutBatch.of(layout)
     if layout.zero_stage >= 3 and not priced.preset.loads_whole:
         whole = 4.0 * priced.model.parameters / layout.pp
