@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hwmodels.errors import InfeasibleError
+from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner.cli import inputs
 from planner.cli import inputs_layout as lay
 from planner.cli import inputs_training as training
+from planner.layout import SCHEDULES
+from planner.schedule import get as get_schedule
 
 if TYPE_CHECKING:
     from planner.results import Step
@@ -66,6 +69,10 @@ def predict(
     cp_kind: lay.CpKind = None,
     cp_ulysses: lay.CpUlysses = None,
     reshard: lay.Reshard = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="SCHEDULE[:VPP]", help="Say from how many micro-batches this one wins."),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")
     ] = False,
@@ -93,7 +100,24 @@ def predict(
     else:
         inputs.required(model=model, cluster=cluster, seq_len=seq_len, gbs=gbs)
         case = lay.case_of_options(model, cluster, inputs.workload(**inputs.with_defaults(stated)), degrees)
-    return answer(case, price(case.model, case.cluster, case.workload, case.layout, explain=explain), out, json)
+    step = price(case.model, case.cluster, case.workload, case.layout, explain=explain)
+    if against is not None:
+        step.notes.append(compared(case, against))
+    return answer(case, step, out, json)
+
+
+def compared(case: lay.Case, against: str) -> str:
+    """The case's pipeline against another schedule, over the number of micro-batches, in a sentence."""
+    from planner.search.crossover import crossover
+
+    name, _, text = against.partition(":")
+    fault = Fault(f"{against!r} names no schedule", "--against", "", "one of " + ", ".join(SCHEDULES))
+    if name not in SCHEDULES or (text and not text.isdecimal()):
+        raise InputError(fault)
+    vpp = int(text) if text else get_schedule(name).vpp_only or 1
+    same = vpp == case.layout.vpp
+    other = replace(case.layout, schedule=name, vpp=vpp, stage_layers=case.layout.stage_layers if same else ())
+    return crossover(case.model, case.cluster, case.workload, case.layout, other).described()
 
 
 def answer(case: lay.Case, step: Step, out: Path | None, json: bool) -> int:

@@ -104,6 +104,27 @@ def _reasons(measurement: Measurement) -> list[str]:
     return found
 
 
+COMPUTE: tuple[str, ...] = ("forward", "backward", "recompute", "optimizer", "host")
+"""Phases of a prediction that are no communication and no bubble."""
+
+
+def _unexplained(predicted: Prediction, measured_s: float) -> list[str]:
+    """What of a measured step that is slower than the interval the prediction explains; nothing otherwise.
+
+    A sum that falls short is no agreement, whatever its parts are: the rest is stated, with the factor by which the run
+    was slower than the model of it.
+    """
+    if measured_s <= predicted.step_high_s or not predicted.phases:
+        return []
+    mean = _means(predicted.phases)
+    compute = sum(mean.get(name, 0.0) for name in COMPUTE)
+    exposed = sum(seconds for name, seconds in mean.items() if name.endswith("_comm"))
+    parts = f"compute {compute:.3g} s, exposed communication {exposed:.3g} s, bubble {mean.get('bubble', 0.0):.3g} s"
+    rest, factor = measured_s - predicted.step_s, predicted.step_s / measured_s
+    explained = f"{predicted.step_s:.3g} s of the {measured_s:.3g} s measured are explained ({parts})"
+    return [f"{explained}; {rest:.3g} s are not: efficiency factor {factor:.2f}"]
+
+
 def _check(plan: Plan, measurement: Measurement) -> Prediction:
     faults = []
     if plan.predicted is None:
@@ -153,6 +174,7 @@ def compare(plan: Plan, measurement: Measurement) -> Comparison:
     notes = list(reasons)
     if not within:
         notes.append("the measured time lies outside the predicted interval")
+    notes += _unexplained(predicted, measured_s)
     if len(measurement.step_s) < 3:
         notes.append(f"only {len(measurement.step_s)} timed steps")
     return Comparison(
