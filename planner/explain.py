@@ -10,10 +10,9 @@ import numpy as np
 from hwmodels.kernels.formats import format_of
 from hwmodels.kernels.memory import memory_coefficient
 from planner.assemble import Group
-from planner.layout import LayoutBatch
 from planner.price import BlockPrice, OpPrice, overlapped, partners
 from planner.priced import PricedModel
-from planner.recompute import Stages
+from planner.recompute import kind_counts
 from planner.schedule import get as get_schedule
 from planner.workload.recompute import rerun_share
 
@@ -41,7 +40,9 @@ def _compute_rows(priced: PricedModel, group: Group) -> Iterator[dict[str, Any]]
     row, layouts = int(priced.inverse[group.index[0]]), group.layouts.take(np.arange(1))
     microbatches = int(group.microbatches[0])
     policy = priced.policies[int(priced.policy[group.index[0]])]
-    layers = [*zip(priced.layers, *layer_counts(priced, group, layouts), strict=True)]
+    layers = [
+        *zip(priced.layers, *kind_counts(priced.model, layouts, group.pp, group.vpp, group.schedule), strict=True)
+    ]
     for block, copies, again in [(priced.embedding, 1, 0), *layers, (priced.head, 1, 0)]:
         named, others = partners(block.ops)
         for p in block.ops:
@@ -55,23 +56,6 @@ def _compute_rows(priced: PricedModel, group: Group) -> Iterator[dict[str, Any]]
                 exposed = _scalar(_split(p, named, {}, priced, group)[0], row)
                 count = microbatches * again
                 yield from _row(block, p, row, priced, "recompute", count, share, exposed, hidden)
-
-
-def layer_counts(priced: PricedModel, group: Group, layouts: LayoutBatch) -> tuple[list[int], list[int]]:
-    """Layers of each kind in the model, and those of them that recomputation works on."""
-    kinds = priced.model.layer_kinds()
-    held = [sum(layer == kind for layer in priced.model.layers) for kind in kinds]
-    sums = Stages(priced.model, layouts, group.pp, group.vpp, group.schedule).sums()
-    unit = np.eye(len(kinds))
-    again = [float(sums.by_rank(sums.again([u[i : i + 1] for i in range(len(kinds))])).sum()) for u in unit]
-    copies = sum(held) / max(_held(sums, len(kinds)), 1.0)  # a bidirectional pipeline holds every layer twice
-    return held, [round(count * copies) for count in again]
-
-
-def _held(sums: Any, kinds: int) -> float:
-    """Layers that all stages hold together."""
-    ones, none = [np.ones(1) for _ in range(kinds)], np.zeros(1)
-    return float(sums.by_rank(sums.sum([*ones, none, none])).sum())
 
 
 def _split(p: OpPrice, named: Any, others: Any, priced: PricedModel, group: Group) -> tuple[Any, Any]:

@@ -18,12 +18,12 @@ from hwmodels.kernels.formats import format_of
 from hwmodels.network.traffic import RING_BYTES
 from planner.assemble import Group
 from planner.elements import stage_elements
-from planner.explain import layer_counts
 from planner.layout import LayoutBatch
 from planner.layout.recompute import Policy
 from planner.once import crossings
 from planner.price import COMM_GROUPS, GROUP_OF, BlockPrice
 from planner.priced import PricedModel
+from planner.recompute import kind_counts
 from planner.results import LinkBytes
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
@@ -64,6 +64,10 @@ class _Case:
         """Pipeline ranks."""
         return self.group.pp
 
+    def layer_counts(self) -> tuple[list[int], list[int]]:
+        """`planner.recompute.kind_counts` of this layout."""
+        return kind_counts(self.priced.model, self.layouts, self.group.pp, self.group.vpp, self.group.schedule)
+
     def sent(self, op: str, nbytes: float, axis: str) -> tuple[float, float]:
         """`sent_bytes` of this layout."""
         return sent_bytes(op, nbytes, self.layouts, axis, self.priced.cluster.gpus_per_node)
@@ -103,7 +107,7 @@ def sent_bytes(op: str, nbytes: float, layouts: LayoutBatch, axis: str, gpus_per
 def _block_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
     """(phase, bytes inside, bytes between) of every collective of the micro-batches, recomputation included."""
     priced = case.priced
-    layers = zip(priced.layers, *layer_counts(priced, case.group, case.layouts), strict=True)
+    layers = zip(priced.layers, *case.layer_counts(), strict=True)
     blocks: list[tuple[BlockPrice, float, float]] = [(priced.embedding, 1.0, 0.0), *layers, (priced.head, 1.0, 0.0)]
     for block, copies, again in blocks:
         for op in (p.op for p in block.ops if p.op.kind == "collective"):

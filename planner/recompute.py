@@ -165,3 +165,18 @@ class Stages:
                 freed = np.tensordot(all_of[:, rows], covered.moments[:, 1], axes=(0, 1))
                 found[rows] = np.maximum(built - freed, 0.0).max(axis=1)
         return found
+
+
+def kind_counts(
+    model: ModelSpec, layouts: LayoutBatch, pp: int, vpp: int, schedule: str
+) -> tuple[list[int], list[int]]:
+    """Layers of each kind in the model, and those of them that recomputation works on, of a single layout.
+
+    A bidirectional pipeline holds every layer twice; it counts once.
+    """
+    kinds = model.layer_kinds()
+    held = [sum(layer == kind for layer in model.layers) for kind in kinds]
+    sums = Stages(model, layouts, pp, vpp, schedule).sums()
+    unit, copies = np.eye(len(kinds)), float(get_schedule(schedule).directions)
+    again = [float(sums.by_rank(sums.again([u[i : i + 1] for i in range(len(kinds))])).sum()) for u in unit]
+    return held, [round(count / copies) for count in again]
