@@ -18,6 +18,11 @@ from planner.schedule import get as get_schedule
 if TYPE_CHECKING:
     from planner.results import Step
 
+Against = Annotated[
+    str | None,
+    typer.Option("--against", metavar="SCHEDULE[:VPP]", help="Say from how many micro-batches this schedule wins."),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")]
 OUT_OF_MEMORY = "out of memory"
 MOST_STAGES = 4
 """Stages that the warning names; a deep pipeline has dozens alike."""
@@ -69,13 +74,8 @@ def predict(
     cp_kind: lay.CpKind = None,
     cp_ulysses: lay.CpUlysses = None,
     reshard: lay.Reshard = None,
-    against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="SCHEDULE[:VPP]", help="Say from how many micro-batches this one wins."),
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Print the chain down to datasheet figures and coefficients.")
-    ] = False,
+    against: Against = None,
+    explain: Explain = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="PLAN.json", help="Write the layout as a plan.")] = None,
     json: inputs.JsonFlag = False,
 ) -> int:
