@@ -12,8 +12,6 @@ from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner.cli import inputs
 from planner.cli import inputs_layout as lay
 from planner.cli import inputs_training as training
-from planner.layout import SCHEDULES
-from planner.schedule import get as get_schedule
 
 if TYPE_CHECKING:
     from planner.results import Step
@@ -108,6 +106,8 @@ def predict(
 
 def compared(case: lay.Case, against: str) -> str:
     """The case's pipeline against another schedule, over the number of micro-batches, in a sentence."""
+    from planner.layout import SCHEDULES
+    from planner.schedule import get as get_schedule
     from planner.search.crossover import crossover
 
     name, _, text = against.partition(":")
