@@ -5,16 +5,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hwmodels.units import format_bytes
-from planner.layout import Layout, LayoutBatch
+from planner.layout import Layout, LayoutBatch, divisors
 from planner.model.spec import Moe
 from planner.priced import PricedModel
 from planner.results import StageMemory
 from planner.state import local_parameters
+from planner.vocabulary import padded_vocab
 
 
 def memory_notes(priced: PricedModel, layout: Layout, memory: Sequence[StageMemory]) -> list[str]:
-    """Notes about the attention kernel behind the activations, and about the peak while the model is loaded."""
-    return [*_attention_notes(priced, layout), *_load_notes(priced, layout, memory)]
+    """Notes about the attention kernel behind the activations, the vocabulary, and the peak while a model is loaded."""
+    return [
+        *_attention_notes(priced, layout),
+        *_vocabulary_notes(priced, layout),
+        *_load_notes(priced, layout, memory),
+    ]
+
+
+PADDING = 64
+"""Rows a rank to which engines that pad a vocabulary align it (vLLM ``DEFAULT_VOCAB_PADDING_SIZE``)."""
+
+
+def _vocabulary_notes(priced: PricedModel, layout: Layout) -> list[str]:
+    """The padded vocabulary and its bytes, or that it does not divide where the framework pads nothing."""
+    model, tp = priced.model, layout.tp
+    rows = int(padded_vocab(model, priced.preset, tp))
+    ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
+    if rows != model.vocab:
+        more = format_bytes(2.0 * ends * (rows - model.vocab) * model.hidden / tp)
+        return [f"vocabulary: {model.vocab:,} rows padded to {rows:,} for tp {tp}, {more} of weights a rank more"]
+    if model.vocab % tp == 0:
+        return []
+    step = PADDING * tp
+    rows = -(-model.vocab // step) * step
+    more = format_bytes(2.0 * ends * (rows - model.vocab) * model.hidden / tp)
+    degrees = ", ".join(str(d) for d in divisors(model.vocab, 64))
+    said = f"vocabulary: {model.vocab:,} rows do not divide by tp {tp} (remainder {model.vocab % tp}); equal shares are"
+    pads = f"A framework that pads needs {rows:,} rows (a multiple of {PADDING} x tp), {more} of 16-bit weights a rank"
+    return [f"{said} assumed. {pads} more; one that does not takes tp in {degrees}"]
 
 
 def _attention_notes(priced: PricedModel, layout: Layout) -> list[str]:

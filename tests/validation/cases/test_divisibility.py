@@ -10,6 +10,7 @@ from planner.model import load
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
+from tests.validation.cases.made import cluster, said, step
 
 
 def llama(name: str, **shape: int) -> ModelSpec:
@@ -90,3 +91,28 @@ def test_c026_the_degrees_need_more_gpus_than_there_are() -> None:
     said = broken("llama-3-70b", Layout(tp=8, pp=2, recompute="full"), 8)["world-product"]
     assert "16" in said
     assert "8 ranks" in said
+
+
+def test_c096_the_vocabulary_is_checked_too() -> None:
+    # 96 heads divide by 6, 151,552 rows leave 4
+    model = from_shape(name="glm", layers=4, hidden=5120, heads=96, head_dim=128, ffn_hidden=12288, vocab=151552,
+                       seq_len=4096)  # fmt: skip
+    found = step(model, cluster("dgx-h100", 1, 6), Workload(4096, 6, framework="generic"), Layout(tp=6))
+    notes = said(found, "vocabulary")
+    assert "do not divide by tp 6 (remainder 4)" in notes
+    assert "151,680 rows (a multiple of 64 x tp)" in notes
+    assert "takes tp in 1, 2, 4, 8" in notes
+    even = step(model, cluster("dgx-h100", 1, 4), Workload(4096, 6, framework="generic"), Layout(tp=4))
+    assert not said(even, "vocabulary:")
+
+
+def test_c097_the_padded_vocabulary_and_its_memory_are_reported() -> None:
+    # 151,669 rows of 2560 on 4 ranks: 128 x 4 is 512, and 297 x 512 = 152,064
+    model = from_shape(name="reranker", layers=4, hidden=2560, heads=32, kv_heads=8, head_dim=128, vocab=151669,
+                       seq_len=4096, learned_positions=False)  # fmt: skip
+    workload = Workload(4096, 4, framework="megatron", switches=(("vocab_multiple", "128"),))
+    padded = step(model, cluster("dgx-h100", 1, 4), workload, Layout(tp=4, sp=1))
+    assert "151,669 rows padded to 152,064 for tp 4" in said(padded, "vocabulary")
+    assert "494 KiB" in said(padded, "vocabulary")  # 395 rows x 2560 x 2 bytes / 4
+    bare = step(model, cluster("dgx-h100", 1, 4), Workload(4096, 4, framework="generic"), Layout(tp=4, sp=1))
+    assert "remainder 1" in said(bare, "vocabulary")
