@@ -42,6 +42,7 @@ def test_c006_a_second_replica_under_zero_1_frees_a_third_for_nothing() -> None:
     freed = one.memory[0].peak_bytes - two.memory[0].peak_bytes
     assert freed == pytest.approx(22 * GB, rel=0.15)
     assert one.memory[0].peak_bytes == pytest.approx(73 * GB, rel=0.10)
+    assert two.memory[0].peak_bytes == pytest.approx(51 * GB, rel=0.12)
     assert one.tokens_per_s_per_gpu / two.tokens_per_s_per_gpu - 1 == pytest.approx(98.87 / 97.07 - 1, abs=0.02)
     # their count: 8 FLOPs a parameter and token, recomputation included
     assert 8 * model.parameters * one.tokens_per_s_per_gpu == pytest.approx(98.87e12, rel=0.12)
@@ -132,7 +133,7 @@ def test_c014_thirty_two_to_sixty_four_gpus_cost_next_to_nothing() -> None:
         ("deepseek-v3", Layout(pp=4, vpp=4, dp=64, ep=64, zero_stage=1, schedule="interleaved-1f1b"), 4096, 1, 4912,
          0.10),
         ("qwen3-235b-a22b", Layout(pp=8, vpp=3, dp=32, ep=32, zero_stage=1, schedule="interleaved-1f1b"), 8192, 0, 7280,
-         0.20),
+         0.12),
     ],
 )  # fmt: skip
 def test_c022_racks_of_72(model: str, layout: Layout, gbs: int, mtp: int, speed: float, off: float) -> None:
