@@ -13,12 +13,12 @@ from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
 from planner.elements import stage_elements
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.offload import shard_seconds
 from planner.plan import Workload
 from planner.precision import recipe_of
-from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.shard_copies import copy_in_seconds, copy_out_seconds
 from planner.simulate.costs import CommPlan

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
-from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.stages import over_stages
 from planner.state import WeightBytes, block_parameters, weight_bytes

@@ -1,4 +1,4 @@
-"""`MoeSwitches`: how a framework runs a mixture of experts. Part of `planner.framework.FrameworkPreset`."""
+"""`MoeSwitches`: how a framework runs a mixture of experts. Part of `planner.frameworks.base.FrameworkPreset`."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from math import prod
 
 from hwmodels.errors import Fault, InputError
 from planner.documents import place
+from planner.frameworks import names as framework_names
+from planner.frameworks import of as preset_of
 from planner.layout import RECOMPUTE, RuleContext
 from planner.layout import faults as layout_faults
 from planner.layout.recompute import is_stage_word
@@ -21,8 +23,6 @@ from planner.model.spec import ModelSpec
 from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
 from planner.plan import OPTIMIZERS, PRECISIONS, Plan, StagePlan
 from planner.precision import workload_faults
-from planner.presets import names as framework_names
-from planner.presets import of as preset_of
 from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
 

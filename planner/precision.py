@@ -5,7 +5,7 @@ gradient; how its operands are scaled, and so which kernels read and write them;
 of them. Embedding, output head, router, norms and the attention core stay in the compute dtype in
 every recipe (Transformer Engine user guide, "Using FP8"; DeepSeek-V3, arXiv 2412.19437, section
 3.3.1; NVIDIA, arXiv 2509.25149, section 3). Which copies stay resident and what travels between
-ranks in the narrow format are switches of the framework (`planner.presets`).
+ranks in the narrow format are switches of the framework (`planner.frameworks`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Literal
 from hwmodels.device import Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.kernels.formats import format_of
+from planner.frameworks import FrameworkPreset
 from planner.model.spec import ModelSpec
-from planner.presets import FrameworkPreset
 from planner.training import Workload
 
 Scaling = Literal["none", "delayed", "current", "block", "mx", "nv"]

@@ -18,10 +18,10 @@ from hwmodels.cluster import Cluster
 from hwmodels.device import Coefficient
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
-from planner.framework import GRAPHED
+from planner.frameworks import FrameworkPreset
+from planner.frameworks.base import GRAPHED
 from planner.layout import LayoutBatch
 from planner.layout.recompute import Policy
-from planner.presets import FrameworkPreset
 from planner.workload.op import OTHER, PARTS, Block, Op
 from planner.workload.recompute import rerun_share
 

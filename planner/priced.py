@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
+from planner.frameworks import FrameworkPreset
+from planner.frameworks import of as preset_of
 from planner.layout import LayoutBatch
 from planner.layout.recompute import Policy, policies
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of, require, with_plain_ends
-from planner.presets import FrameworkPreset
-from planner.presets import of as preset_of
 from planner.price import BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
 from planner.workload.op import Block

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from hwmodels.errors import Fault, InputError
-from planner.framework import CP_KINDS
+from planner.frameworks import names as framework_names
+from planner.frameworks.base import CP_KINDS
+from planner.frameworks.switches import Switches, normal
 from planner.layout import RECOMPUTE, RESHARDS, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
-from planner.presets import names as framework_names
 from planner.search.search import OBJECTIVES
-from planner.switches import Switches, normal
 from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_IMAGES, MOST_MTP, VISIONS
 
 MAX = "max"

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from planner import optimizers
 from planner.adapters import adapter_weights, linear_weights
+from planner.frameworks import FrameworkPreset
+from planner.frameworks import of as preset_of
 from planner.layout import LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Parameter, VisionTower, Weight
 from planner.plan import Workload
 from planner.precision import BYTES, gradient_dtype, recipe_of
-from planner.presets import FrameworkPreset
-from planner.presets import of as preset_of
 from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
+from planner.frameworks.switches import Switches, described, normal
 from planner.routing import Routing
-from planner.switches import Switches, described, normal
 
 LARGEST = 2**30
 """Most sequences a step and tokens a sequence: far beyond any run, and safe in 64-bit products."""
@@ -167,7 +167,7 @@ class Workload:
     vision : {'frozen', 'trained'}
         Whether the tower is trained with its projector, or the projector alone.
     switches : tuple of (name, word)
-        Fields of the framework preset that this run sets otherwise (`planner.switches`).
+        Fields of the framework preset that this run sets otherwise (`planner.frameworks.switches`).
     """
 
     seq_len: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from planner.framework import FrameworkPreset
+from planner.frameworks.base import FrameworkPreset
 from planner.model.spec import ModelSpec
 
 

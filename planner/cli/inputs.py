@@ -104,7 +104,7 @@ def workload(
     **training : object
         Other fields of `Workload` (`planner.cli.inputs_training`).
     """
-    from planner import presets
+    from planner import frameworks
     from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
     from planner.plan import OPTIMIZERS, PRECISIONS, Workload
     from planner.training import KINDS
@@ -118,7 +118,7 @@ def workload(
     for name, text, known in (
         ("precision", precision, PRECISIONS),
         ("optimizer", optimizer, OPTIMIZERS),
-        ("framework", framework, presets.names()),
+        ("framework", framework, frameworks.names()),
         ("kind", training.get("kind", KINDS[0]), KINDS),
         ("grad_dtype", training.get("grad_dtype", ""), ("", *GRAD_DTYPES)),
         ("main_dtype", training.get("main_dtype", "fp32"), tuple(MAIN_DTYPES)),

@@ -10,8 +10,8 @@ import typer
 from hwmodels.errors import Fault, InputError
 
 if TYPE_CHECKING:
+    from planner.frameworks.switches import Switches
     from planner.plan import Documents, Lora, Routing
-    from planner.switches import Switches
 
 Kind = Annotated[str | None, typer.Option("--kind", help="pretrain (default), sft or lora.")]
 LoraText = Annotated[
@@ -153,7 +153,7 @@ def images(text: str) -> dict[str, Any]:
 
 def switches(pairs: list[str]) -> Switches:
     """Switches from ``NAME=VALUE`` words; `InputError` with every one that is none."""
-    from planner.switches import normal
+    from planner.frameworks.switches import normal
 
     found, faults = {}, []
     for pair in pairs:

@@ -153,34 +153,34 @@ def _clusters() -> Table:
 
 
 def _schedules() -> Table:
-    from planner import presets
+    from planner import frameworks
     from planner import schedule as schedules
 
     rows = []
     for name in schedules.names():
         found = schedules.get(name)
         about = (found.__doc__ or "").strip().splitlines()[0]
-        frameworks = [preset for preset in presets.names() if name in presets.get(preset).schedules]
+        having = [preset for preset in frameworks.names() if name in frameworks.get(preset).schedules]
         rows.append({
             "name": name, "interleaved": found.interleaved, "vpp": found.vpp_only or None,
             "split_backward": found.split_backward, "directions": found.directions,
-            "torch_class": found.torch_class, "frameworks": frameworks, "about": about,
+            "torch_class": found.torch_class, "frameworks": having, "about": about,
         })  # fmt: skip
 
     def cells(row: dict[str, Any]) -> Sequence[str]:
         vpp = str(row["vpp"]) if row["vpp"] else "> 1" if row["interleaved"] else "1"
-        named = "all" if len(row["frameworks"]) == len(presets.names()) else ", ".join(row["frameworks"])
+        named = "all" if len(row["frameworks"]) == len(frameworks.names()) else ", ".join(row["frameworks"])
         return row["name"], vpp, row["torch_class"] or "-", named, row["about"]
 
     return ("name", "vpp", "PyTorch class", "frameworks", "about"), rows, cells
 
 
 def _frameworks() -> Table:
-    from planner import presets
+    from planner import frameworks
 
     rows = []
-    for name in presets.names():
-        found = presets.get(name)
+    for name in frameworks.names():
+        found = frameworks.get(name)
         rows.append({"name": name, "attention": found.attention, "grad_dtype": found.grad_dtype})
     return ("name", "attention", "gradients"), rows, lambda r: (r["name"], r["attention"], r["grad_dtype"])
 

@@ -1,7 +1,8 @@
 """Flags of a measured run as switches of its framework's preset.
 
 A row's `other_flags` names flags in the words of the framework, parted by semicolons; those known here say what a
-run set otherwise than the preset (`planner.switches`). Others describe the layout or the software and are no switch.
+run set otherwise than the preset (`planner.frameworks.switches`). Others describe the layout or the software
+and are no switch.
 """
 
 from __future__ import annotations

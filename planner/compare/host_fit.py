@@ -1,6 +1,6 @@
 """Host constants of a framework preset from its measured runs: seconds a kernel, a micro-batch and a step.
 
-The constants of `planner.presets` are the only numbers that a preset may hold besides switches, and they are
+The constants of `planner.frameworks` are the only numbers that a preset may hold besides switches, and they are
 fitted over all groups that ran the framework at once: coordinate by coordinate (bounded Brent search) for the
 least mean over groups of the mean absolute logarithm of predicted over measured time. Groups count alike, so
 that one with hundreds of small models does not speak for all; of a large group evenly spaced rows are
@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from hwmodels.errors import Fault, InputError, RunError
-from planner import presets
+from planner import frameworks
 from planner.compare.measurements import framework_of
 from planner.compare.rows import Row, read_rows
 from planner.compare.validation import TRAINING
-from planner.presets import HostConstant
+from planner.frameworks import HostConstant
 
 MOST: dict[str, float] = {"kernel_s": 200e-6, "microbatch_s": 30e-3, "step_s": 0.5}
 """Constant -> the largest value that is believed.
@@ -70,7 +70,7 @@ def fit_host(
     except ImportError:
         raise RunError("fitting needs SciPy, which is not installed. Try: pip install 'meshwright[fit]'") from None
 
-    presets.get(preset)
+    frameworks.get(preset)
     rows = sampled([row for row in read_rows(data) if framework_of(row) == preset and row.measured and not row.oom])
     if not rows:
         raise InputError(Fault(f"no row ran {preset}", str(data), fix="another preset or file"))
@@ -102,7 +102,7 @@ def measurements(path: str | Path) -> Path:
 def fitted_presets(data: str | Path) -> list[str]:
     """Presets that rows of `data` ran, in the order of the table."""
     ran = {framework_of(row) for row in read_rows(data) if row.measured and not row.oom}
-    return [name for name in presets.names() if name in ran]
+    return [name for name in frameworks.names() if name in ran]
 
 
 def _along(
@@ -137,7 +137,7 @@ def sampled(rows: Sequence[Row]) -> list[Row]:
 @contextmanager
 def trial(preset: str, values: dict[str, float]) -> Iterator[None]:
     """Predictions with other constants of a preset while the block runs."""
-    base = presets.get(preset)
+    base = frameworks.get(preset)
     constants = {name: HostConstant(value, "trial") for name, value in values.items()}
-    with presets.instead(replace(base, **constants)):  # type: ignore[arg-type]
+    with frameworks.instead(replace(base, **constants)):  # type: ignore[arg-type]
         yield

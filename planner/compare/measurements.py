@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hwmodels.errors import InputError
-from planner import optimizers, precision, presets
+from planner import frameworks, optimizers, precision
 from planner.compare import recomputation, software
 from planner.compare.clusters import cluster_of, in_rack
 from planner.compare.flags import switches_of
 from planner.compare.moe_flags import moe_switches_of, recipe_of, routing_of, with_groups
 from planner.compare.parallel_flags import cp_kind_of, parallel_switches_of
 from planner.compare.rows import Row
+from planner.frameworks import FrameworkPreset
+from planner.frameworks.switches import described
 from planner.layout import Layout, split_faults
 from planner.layout.splits import megatron_layout, megatron_split
 from planner.model.spec import LatentAttention, Mlp, ModelSpec, Moe
 from planner.plan import Lora, Workload
-from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
-from planner.switches import described
 from planner.training import KINDS, MOST_MTP
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def framework_of(row: Row) -> str:
     """Name of the preset: the row's own, else that of its source (and of its recipes for racks, on a rack)."""
     if row.framework:
         return row.framework
-    name = presets.preset_for_source(row.source)
-    return presets.on_racks(name) if in_rack(row) else name
+    name = frameworks.preset_for_source(row.source)
+    return frameworks.on_racks(name) if in_rack(row) else name
 
 
 def known_model(name: str) -> ModelSpec | None:
@@ -363,7 +363,7 @@ def _precision(row: Row, assumed: list[str]) -> str:
         return found
     if (flag := _RECIPE.search(row.other_flags)) and flag[1] in FP8_RECIPES:
         return FP8_RECIPES[flag[1]]
-    assumed.append(f"precision={presets.get(framework_of(row)).fp8_recipe}")
+    assumed.append(f"precision={frameworks.get(framework_of(row)).fp8_recipe}")
     return found
 
 
@@ -377,7 +377,7 @@ def _prediction_steps(row: Row) -> int:
     stated = _PP_LAYOUT.search(row.other_flags)
     if stated:
         return int("m" in stated[1])
-    known = known_model(row.model) if presets.get(framework_of(row)).config_mtp else None
+    known = known_model(row.model) if frameworks.get(framework_of(row)).config_mtp else None
     return len(known.mtp_layers) if known is not None and known.hidden == (row.hidden or known.hidden) else 0
 
 
@@ -416,7 +416,7 @@ def to_case(row: Row) -> Case:
     """
     try:
         framework = framework_of(row)
-        preset = presets.get(framework)
+        preset = frameworks.get(framework)
         assumed: list[str] = []
         layout, gbs = _layout(row, preset, assumed)
         model = _model(row, assumed)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner import presets
+from planner import frameworks
 from planner.compare.rows import Row
-from planner.framework import GRAPHED
+from planner.frameworks.base import GRAPHED
+from planner.frameworks.switches import Switches
 from planner.layout import Layout, LayoutBatch
 from planner.model.spec import ModelSpec, Moe
 from planner.moe_switches import DISPATCHERS
 from planner.routing import Routing
 from planner.schedule import get as get_schedule
-from planner.switches import Switches
 
 _ON = ("true", "1", "yes", "")
 
@@ -109,7 +109,7 @@ def recipe_of(row: Row, framework: str, layout: Layout, gpus_per_node: int) -> S
     nodes = int(LayoutBatch.of(layout).group("ep_etp", gpus_per_node).nodes)
     if row.other_flags or not row.n_experts or nodes == 1:
         return ()
-    found = presets.across_nodes(framework)
+    found = frameworks.across_nodes(framework)
     if layout.pp > 1 and not get_schedule(layout.schedule).interleaved:
         found = tuple((name, word) for name, word in found if name not in ("moe_exchange_overlap", "moe_delay_wgrad"))
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from planner import presets
+from planner import frameworks
 from planner.layout import Layout, LayoutBatch, RuleContext, faults
 from planner.layout.recompute import MODULES, OUTPUT_DISCARDING
 
@@ -109,7 +109,7 @@ def mildest(
     from planner.search.nearest import peak_bytes
 
     context = RuleContext.of(model, workload, layout.world)
-    ladder = _BY_OP if presets.get(workload.framework).selective == "op" else _LADDER
+    ladder = _BY_OP if frameworks.get(workload.framework).selective == "op" else _LADDER
     steps = [ladder[0]]
     for step in ladder[1:]:
         fit = tuple(m for m in step.modules if not faults(replace(step, modules=(m,)).on(layout), context))

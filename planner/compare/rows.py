@@ -38,7 +38,7 @@ class Row:
     trust : {'A', 'B', 'C', ''}
         A: raw log or table with the whole configuration; C: smoke check only.
     framework : str
-        Name of a framework preset; empty: the table of `planner.presets` decides.
+        Name of a framework preset; empty: the table of `planner.frameworks` decides.
     model, gpu, attention, precision, recompute, schedule, optimizer, other_flags : str
         Words of the source.
     layers … n_dense_layers : int or None

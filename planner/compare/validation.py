@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwmodels.errors import Fault, InfeasibleError, InputError
-from planner import presets
+from planner import frameworks
 from planner.compare import regression
 from planner.compare.measurements import Case, UnreadableRowError, enough, framework_of, to_case
 from planner.compare.releases import newest_scores
@@ -137,7 +137,7 @@ def predicted_peak(stages: list[StageMemory], row: Row) -> float | None:
     if not stages:
         return None
     kind = memory_kind(row)
-    kind = presets.get(framework_of(row)).logs_memory if kind == "unstated" else kind
+    kind = frameworks.get(framework_of(row)).logs_memory if kind == "unstated" else kind
     name = {"allocated": "allocated_bytes", "reserved": "reserved_bytes", "device": "peak_bytes"}[kind]
     sizes = [float(getattr(stage, name)) for stage in stages]
     scope = row.mem_scope.lower()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape, group_shape
-from planner.framework import CP_KINDS
+from planner.frameworks.base import CP_KINDS
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
 from planner.schedule import get as get_schedule

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from planner.frameworks import FrameworkPreset
+from planner.frameworks import of as preset_of
 from planner.layout.degrees import SCHEDULES, Layout, divisors
 from planner.layout.grids import both_grids
 from planner.layout.splits import split_faults
 from planner.model.spec import ModelSpec, Moe
-from planner.presets import FrameworkPreset
-from planner.presets import of as preset_of
 from planner.schedule import get as get_schedule
 from planner.training import Workload
 

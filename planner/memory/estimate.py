@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from planner.elements import stage_elements
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.memory.allocator import Footprint, footprint, fragments
 from planner.memory.in_flight import (
@@ -31,7 +32,6 @@ from planner.memory.windows import Windows, windows
 from planner.model.spec import ModelSpec
 from planner.offload import in_transit, offloaded
 from planner.plan import Workload
-from planner.presets import FrameworkPreset
 from planner.recompute import Stages
 from planner.results import MEMORY_CATEGORIES, OUTSIDE_CATEGORIES
 from planner.workload.lower import Lowered

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.memory.moments import stacked
 from planner.model.spec import ModelSpec
-from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.stages import layer_counts, over_stages
 from planner.workload.lower import Lowered

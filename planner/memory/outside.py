@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.device import Device
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Weight
 from planner.plan import Workload
 from planner.precision import recipe_of
-from planner.presets import FrameworkPreset
 from planner.stages import layer_counts
 from planner.workload.working import empty_gradients
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from planner import optimizers
 from planner.elements import Elements, StageElements
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.plan import Workload
-from planner.presets import FrameworkPreset
 from planner.state import gradient_bytes, main_bytes, state_bytes
 
 FloatArray = NDArray[np.float64]

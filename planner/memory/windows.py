@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.elements import StageElements
+from planner.frameworks import FrameworkPreset
 from planner.layout import RESHARDS, LayoutBatch
 from planner.memory.in_flight import largest
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of
-from planner.presets import FrameworkPreset
 from planner.schedule import get as get_schedule
 from planner.state import LocalParameters, block_parameters, gathers, gradient_bytes
 from planner.workload.lower import Lowered

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
+from planner.frameworks import of as preset_of
 from planner.layout import (
     OPEN_CP_KINDS,
     RECOMPUTE,
@@ -26,7 +27,6 @@ from planner.layout import (
 from planner.layout.recompute import MODULES, SEARCHED, WHOLE_LAYERS, modules_code, parse_modules
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
-from planner.presets import of as preset_of
 from planner.schedule import get as get_schedule
 
 MAX_VPP = 8

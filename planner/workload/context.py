@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.frameworks import FrameworkPreset
 from planner.layout import OPEN_CP_KINDS, LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Weight
 from planner.plan import Lora, Workload
 from planner.precision import BYTES, Recipe, gradient_dtype, recipe_of
-from planner.presets import FrameworkPreset
 from planner.routing import Routing
 from planner.workload.op import Op, Phase, Rerun
 

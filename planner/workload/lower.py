@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Moe
 from planner.plan import Workload
-from planner.presets import FrameworkPreset
 from planner.vocabulary import padded_vocab
 from planner.workload.attention import attention_ops
 from planner.workload.context import Shapes

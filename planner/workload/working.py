@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.frameworks import FrameworkPreset
 from planner.model.spec import DecoderLayer, ModelSpec, Moe
-from planner.presets import FrameworkPreset
 from planner.workload.context import Shapes
 from planner.workload.moe import expert_rows
 from planner.workload.op import Op

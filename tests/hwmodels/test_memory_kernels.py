@@ -135,10 +135,10 @@ def test_unknown_kinds_are_named_with_near_ones() -> None:
 
 
 def test_operators_that_training_names_are_kinds_that_move_the_same() -> None:
+    from planner.frameworks import get
     from planner.layout import Layout, LayoutBatch
     from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec
     from planner.plan import Workload
-    from planner.presets import get
     from planner.workload.lower import lower
 
     model = ModelSpec("toy", "llama", 512, 1000, (DecoderLayer(Attention(8, 2, 64), Mlp(1024)),) * 2)

@@ -10,11 +10,11 @@ from hwmodels.cluster import load
 from hwmodels.topology import group_shape
 from planner.assemble import Group, assemble, dag_groups
 from planner.data_parallel import bucket_counts, comm_plan
+from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec, count
 from planner.plan import Workload
-from planner.presets import get
 from planner.price import price_op
 from planner.priced import price_model
 

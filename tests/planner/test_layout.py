@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 from planner.layout import (
     RECOMPUTE,
     RULES,
@@ -85,7 +85,7 @@ class Case:
 
 
 def on(world: int, model: object = DENSE, gbs: int = 16, seq_len: int = 64, framework: str = "") -> RuleContext:
-    preset = presets.get(framework) if framework else None
+    preset = frameworks.get(framework) if framework else None
     return RuleContext(model, gbs, seq_len, world, preset)  # type: ignore[arg-type]
 
 
@@ -179,7 +179,7 @@ CASES = (
     Case("cp-heads", Layout(tp=2, cp=4), "cp in 1, 2", Layout(tp=2, cp=2, dp=2),
          on(8, framework="deepspeed")),
     Case("cp-attention", Layout(cp=2), "cp_kind ulysses or all-gather", Layout(cp=2, cp_kind="ulysses"),
-         RuleContext(DENSE, 16, 64, 2, replace(presets.get("megatron"), attention="unfused"))),
+         RuleContext(DENSE, 16, 64, 2, replace(frameworks.get("megatron"), attention="unfused"))),
     Case("framework-split-recompute", Layout(pp=2, schedule="zb-h1", recompute="full"), "recompute=none",
          Layout(pp=2, schedule="zb-h1"), on(2, framework="fsdp2")),
     Case("framework-recompute", Layout(recompute="every"), "recompute=none or selective or full or block",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 from planner.cli.inputs import load_cluster
 from planner.elements import stage_elements
 from planner.layout import Layout, LayoutBatch, RuleContext, both_grids, faults, validate
@@ -48,7 +48,7 @@ def test_c025_an_exchange_that_leaves_the_node_is_flagged_and_its_gain_bounded()
 def test_c061_three_kinds_of_parameters_shard_apart() -> None:
     """Tensor-sharded, replicated (norms, router) and routed experts over ETP x EP, on their own data ranks."""
     model = replace(load_model("mixtral-8x7b")[0], vocab=32768)  # no rows to pad
-    work, preset = Workload(4096, 64, framework="megatron"), presets.get("megatron")
+    work, preset = Workload(4096, 64, framework="megatron"), frameworks.get("megatron")
 
     def held(layout: Layout) -> tuple[float, float]:
         found = stage_elements(model, work, LayoutBatch.of([layout]), preset, 1, 1, "1f1b")
@@ -72,7 +72,7 @@ def test_c063_expert_weights_are_divided_over_the_expert_grid() -> None:
     layer = next(x for x in base.layers if x.is_moe)
     assert isinstance(layer.ffn, Moe)
     wide = replace(base, layers=(replace(layer, ffn=replace(layer.ffn, n_experts=384)),), mtp_layers=())
-    work, preset = Workload(4096, 64, framework="megatron"), presets.get("megatron")
+    work, preset = Workload(4096, 64, framework="megatron"), frameworks.get("megatron")
     found = stage_elements(wide, work, LayoutBatch.of([Layout(dp=8, ep=8)]), preset, 1, 1, "1f1b")
     assert float(found.expert.all.sum()) == 48 * 3 * 7168 * 2048
 
@@ -158,7 +158,7 @@ def test_overlap_hides_the_exchange_but_in_the_first_and_last_micro_batch() -> N
 
 def test_unknown_dispatchers_name_the_known_ones() -> None:
     with pytest.raises(InputError, match="alltoall, allgather, deepep, hybridep"):
-        presets.of(Workload(512, 8, switches=(("moe_dispatcher", "ring"),)))
+        frameworks.of(Workload(512, 8, switches=(("moe_dispatcher", "ring"),)))
 
 
 def test_the_expert_grid_is_an_axis() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hwmodels import catalog
 from hwmodels.errors import InputError
-from planner import optimizers, precision, presets
+from planner import frameworks, optimizers, precision
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec
@@ -35,13 +35,13 @@ def work(name: str, framework: str = "megatron", **rest: object) -> Workload:
 
 
 def ops_of(workload: Workload, layout: Layout | None = None) -> dict[str, Op]:
-    preset = presets.get(workload.framework)
+    preset = frameworks.get(workload.framework)
     block = lower(llama(), workload, LayoutBatch.of(layout or Layout()), preset).layers[0]
     return {op.name: op for op in block.ops}
 
 
 def saved(workload: Workload) -> float:
-    preset = presets.get(workload.framework)
+    preset = frameworks.get(workload.framework)
     return float(lower(llama(), workload, LayoutBatch.of(Layout()), preset).layers[0].saved_bytes)
 
 
@@ -73,7 +73,7 @@ def test_which_gemms_are_quantised() -> None:
     for name in ("attention.qkv", "attention.o", "mlp.up", "mlp.down"):
         assert [ops[name + s].dtype for s in ("", ".dgrad", ".wgrad")] == ["fp8"] * 3
     assert ops["attention.core"].dtype == "bf16"
-    lowered = lower(llama(), work("fp8-delayed"), LayoutBatch.of(Layout()), presets.get("megatron"))
+    lowered = lower(llama(), work("fp8-delayed"), LayoutBatch.of(Layout()), frameworks.get("megatron"))
     assert {op.dtype for op in lowered.head.ops if op.kind == "gemm"} == {"bf16"}
 
 
@@ -116,7 +116,7 @@ def test_ends_of_nvfp4_stay_in_bf16() -> None:
         marked = [layer.high_precision for layer in with_plain_ends(llama(layers), recipe("nvfp4")).layers]
         assert marked == [True] * first + [False] * (layers - first - last) + [True] * last
     assert with_plain_ends(llama(62), recipe("mxfp8")) == llama(62)
-    assert not recipe_of(work("nvfp4", "nemo"), presets.get("nemo")).last_share
+    assert not recipe_of(work("nvfp4", "nemo"), frameworks.get("nemo")).last_share
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_ends_of_nvfp4_stay_in_bf16() -> None:
     ],
 )
 def test_resident_copies_of_a_linear_weight(name: str, framework: str, resident: float) -> None:
-    workload, preset = work(name, framework), presets.get(framework)
+    workload, preset = work(name, framework), frameworks.get(framework)
     found = weight_bytes(workload, preset)
     assert found.packed == resident
     per = state_bytes(workload, LayoutBatch.of(Layout()), preset, np.asarray(1.0), 1)
@@ -141,7 +141,7 @@ def test_resident_copies_of_a_linear_weight(name: str, framework: str, resident:
 
 def test_a_parameter_of_each_main_dtype_and_optimizer() -> None:
     # Adam in mixed precision: 2 + 4 gradients + 4 main + 8; precision-aware: 2 of remainder; bf16 alone: none
-    megatron = presets.get("megatron")
+    megatron = frameworks.get("megatron")
     for main, rest in (("fp32", 4.0), ("remainder", 2.0), ("bf16", 0.0)):
         assert main_bytes(work("bf16", main_dtype=main), megatron) == rest
     assert gradient_bytes(work("bf16", grad_dtype="bf16"), megatron) == 2.0
@@ -171,7 +171,7 @@ def test_a_device_without_the_format_names_the_nearest_that_works() -> None:
     ],
 )
 def test_what_contradicts_itself_is_named_with_a_way_out(workload: Workload, rule: str) -> None:
-    (fault,) = workload_faults(workload, presets.get(workload.framework))
+    (fault,) = workload_faults(workload, frameworks.get(workload.framework))
     assert fault.rule == rule and fault.fix and fault.where.startswith("workload.")
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from hwmodels.cluster import load
-from planner import presets
+from planner import frameworks
 from planner.price import host_bound
 
 
 def bound(busy_s: float, launches: float, **switches: object) -> float:
-    preset = replace(presets.get("generic"), **switches)  # type: ignore[arg-type]
+    preset = replace(frameworks.get("generic"), **switches)  # type: ignore[arg-type]
     return float(host_bound(np.asarray(busy_s), np.asarray(launches), load("dgx-a100:1"), preset))
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from hwmodels.cluster import load
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 from planner.assemble import lowered_for
 from planner.flops import hardware_flops, model_flops
-from planner.framework import RECOMPUTES
+from planner.frameworks.base import RECOMPUTES
 from planner.layout import RECOMPUTE, Layout, LayoutBatch
 from planner.layout.recompute import (
     MODULES,
@@ -58,7 +58,7 @@ def moe() -> ModelSpec:
 def block(model: ModelSpec, framework: str = "generic", layout: Layout | None = None) -> Block:
     """The first kind of layer, one sequence."""
     workload = Workload(S, 8, "bf16", "adamw", framework)
-    return lower(model, workload, LayoutBatch.of(layout or Layout()), presets.get(framework)).layers[0]
+    return lower(model, workload, LayoutBatch.of(layout or Layout()), frameworks.get(framework)).layers[0]
 
 
 def kept(found: Block, *modules: str) -> float:
@@ -71,7 +71,7 @@ def op(found: Block, name: str) -> Op:
 
 def test_names_are_the_same_everywhere() -> None:
     assert RECOMPUTES == RECOMPUTE
-    assert all(set(presets.get(name).recomputes) <= set(RECOMPUTE) for name in presets.names())
+    assert all(set(frameworks.get(name).recomputes) <= set(RECOMPUTE) for name in frameworks.names())
     assert [modules_of(modules_code((m,))) for m in MODULES] == [(m,) for m in MODULES]
     assert modules_of(0) == ()
 

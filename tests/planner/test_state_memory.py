@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from hwmodels.cluster import load
 from planner.assemble import dag_groups, group_memory
+from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch, RuleContext, check, split_id
 from planner.model import load as load_model
 from planner.model.shape import from_shape
 from planner.model.spec import Attention, DecoderLayer, ModelSpec, Moe
 from planner.plan import Workload
-from planner.presets import get
 from planner.priced import price_model
 from planner.stages import layer_counts, over_stages
 from planner.state import block_parameters, local_parameters, state_bytes

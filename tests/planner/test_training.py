@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hwmodels.cluster import load as load_cluster
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 from planner.adapters import adapter_weights
 from planner.flops import model_flops
 from planner.layout import Layout, LayoutBatch
@@ -36,7 +36,7 @@ def work(lora: Lora | None = None, precision: str = "bf16", framework: str = "me
 
 
 def ops_of(workload: Workload) -> list[Op]:
-    lowered = lower(llama(), workload, LayoutBatch.of(Layout()), presets.get(workload.framework))
+    lowered = lower(llama(), workload, LayoutBatch.of(Layout()), frameworks.get(workload.framework))
     return [op for block in (lowered.embedding, *lowered.layers, lowered.head) for op in block.ops]
 
 
@@ -79,11 +79,11 @@ def test_state_is_the_adapters_alone() -> None:
 def test_activations_of_frozen_layers() -> None:
     # Kept: the norms' inputs (2 x 2H), q, k, v (2 x 1536), the core's output (2H) and statistics (4 x 16), both
     # halves of the activation's input (2 x 2 FFN). Adapters on o read the core's output: 8 x 2 bytes more.
-    lowered = lower(llama(), work(Lora(8, ("o",))), LayoutBatch.of(Layout()), presets.get("megatron"))
+    lowered = lower(llama(), work(Lora(8, ("o",))), LayoutBatch.of(Layout()), frameworks.get("megatron"))
     per_token = 4 * H + 2 * 1536 + 2 * H + 4 * 16 + 4 * FFN + 2 * 8
     assert float(lowered.layers[0].saved_bytes) == S * per_token
     # dropout keeps its own copy and a mask
-    dropped = lower(llama(), work(Lora(8, ("o",), 0.1)), LayoutBatch.of(Layout()), presets.get("megatron"))
+    dropped = lower(llama(), work(Lora(8, ("o",), 0.1)), LayoutBatch.of(Layout()), frameworks.get("megatron"))
     assert float(dropped.layers[0].saved_bytes) == S * (per_token + 3 * H)
 
 

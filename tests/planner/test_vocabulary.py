@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner import presets
+from planner import frameworks
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.plan import Workload
@@ -27,16 +27,16 @@ def gpt(vocab: int, *, tied: bool = True):
 )
 def test_megatron_pads_to_128_rows_a_rank(vocab, tp, rows):
     # GPT-2's 50257 become 50304 on one rank and 51200 on eight; BLOOM's 250k become 250880 on eight.
-    assert padded_vocab(gpt(vocab), presets.get("megatron"), tp) == rows
+    assert padded_vocab(gpt(vocab), frameworks.get("megatron"), tp) == rows
 
 
 def test_pytorch_pads_nothing():
-    assert list(padded_vocab(gpt(50257), presets.get("fsdp2"), np.array([1, 8]))) == [50257, 50257]
+    assert list(padded_vocab(gpt(50257), frameworks.get("fsdp2"), np.array([1, 8]))) == [50257, 50257]
 
 
 @given(st.integers(1, 300_000), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from([1, 64, 128]))
 def test_padding_is_the_least_that_aligns(vocab, tp, multiple):
-    preset = replace(presets.get("megatron"), vocab_multiple=multiple)
+    preset = replace(frameworks.get("megatron"), vocab_multiple=multiple)
     rows = float(padded_vocab(gpt(vocab), preset, tp))
     assert vocab <= rows < vocab + multiple * tp
     assert rows % (multiple * tp) == 0

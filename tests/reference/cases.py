@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hwmodels.cluster import Cluster
 from hwmodels.cluster import load as load_cluster
-from planner import optimizers, presets
+from planner import frameworks, optimizers
 from planner.layout import RECOMPUTE, RESHARDS, Layout, RuleContext, divisors, faults
 from planner.layout.recompute import MODULES
 from planner.model import load as load_model
@@ -389,8 +389,8 @@ def cases(draw: st.DrawFn) -> Case:
     """A random layout that keeps every rule."""
     name = draw(st.sampled_from(_MODELS))
     cluster = draw(st.sampled_from((A, H, "mi300x:1", "aws-p4d:2", B)))
-    framework = draw(st.sampled_from([n for n in presets.names() if n != "ours"]))
-    model, world, preset = model_of(name), cluster_of(cluster).n_ranks, presets.get(framework)
+    framework = draw(st.sampled_from([n for n in frameworks.names() if n != "ours"]))
+    model, world, preset = model_of(name), cluster_of(cluster).n_ranks, frameworks.get(framework)
     tp = draw(st.sampled_from(divisors(world, 8)))
     cp = draw(st.sampled_from(divisors(world // tp, 2)))
     pp = draw(st.sampled_from(divisors(world // tp // cp, 8)))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hwmodels.device import Device
+from planner.frameworks import FrameworkPreset
 from planner.layout import Layout
 from planner.model.spec import DecoderLayer, ModelSpec, Parameter, Weight
 from planner.plan import Workload
-from planner.presets import FrameworkPreset
 
 WIDTH = {"fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0}
 NF4 = 0.5 + (1 + 4 / 256) / 64  # 4 bits, a byte for 64 elements, an fp32 number for 256 of those bytes

@@ -16,10 +16,10 @@ import numpy as np
 from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.topology import GroupShape
+from planner.frameworks import FrameworkPreset
 from planner.layout import Layout
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
-from planner.presets import FrameworkPreset
 from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
 from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, hot_flop_s, scaled_of
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hwmodels import kernels
 from hwmodels.cluster import Cluster
-from planner import presets, schedule
+from planner import frameworks, schedule
 from planner.layout import Layout
 from planner.model.spec import DecoderLayer, DeltaNet, Mamba1, Mamba2, ModelSpec, Moe, VisionTower, Weight
 from planner.plan import Workload
@@ -94,7 +94,7 @@ class _Stage:
 class _Step:
     def __init__(self, model: ModelSpec, cluster: Cluster, workload: Workload, lay: Layout):
         self.model, self.cluster, self.workload, self.lay = model, cluster, workload, lay
-        self.preset = presets.of(workload)
+        self.preset = frameworks.of(workload)
         self.schedule: Schedule = schedule.get(lay.schedule)
         self.microbatches = workload.gbs // (lay.mbs * lay.dp)
         dtype = compute_of(workload)

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from hwmodels.cluster import Cluster
-from planner import presets
+from planner import frameworks
 from planner.layout import Layout, RuleContext, faults
 from planner.memory import HEADROOM
 from planner.plan import Workload
@@ -82,7 +82,7 @@ def test_search_counts_every_candidate_and_finds_the_best() -> None:
     assert sum(result.dropped.values()) + result.priced == result.considered
 
     limit = cluster.device.memory_bytes * (1.0 - HEADROOM)
-    context = RuleContext(model, workload.gbs, workload.seq_len, world, presets.get("generic"))
+    context = RuleContext(model, workload.gbs, workload.seq_len, world, frameworks.get("generic"))
     considered, too_large, fitting = 0, 0, []
     for values in product(*AXES.values()):
         layout = Layout(**dict(zip(AXES, values, strict=True)))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner import presets, schedule
+from planner import frameworks, schedule
 from planner.layout import Layout
 from planner.plan import Workload
 from tests.reference.blocks import decoder_layer
@@ -22,7 +22,7 @@ FP16 = Workload(S, 32, "fp16", framework="megatron-2021")
 def saved(**degrees: object) -> float:
     """Bytes that one layer of "gpt" saves."""
     layout = Layout(mbs=B, **degrees)  # type: ignore[arg-type]
-    rank = Rank(model_of("gpt"), FP16, layout, cluster_of("dgx-a100"), presets.get("megatron-2021"))
+    rank = Rank(model_of("gpt"), FP16, layout, cluster_of("dgx-a100"), frameworks.get("megatron-2021"))
     return decoder_layer(rank, model_of("gpt").layers[0]).saved
 
 
@@ -82,7 +82,7 @@ def test_zero_bubble_schedules_have_the_papers_bubbles() -> None:
 def test_what_waits_for_a_weight_gradient_is_32_sbh() -> None:
     # arXiv 2401.10241, table 1: inputs (2 + 2 + 2 + 8) sbh and output gradients (6 + 2 + 8 + 2) sbh of a GPT layer.
     rank = Rank(
-        model_of("gpt"), FP16, Layout(mbs=B), cluster_of("dgx-a100"), presets.get("megatron-2021")
+        model_of("gpt"), FP16, Layout(mbs=B), cluster_of("dgx-a100"), frameworks.get("megatron-2021")
     )
     assert decoder_layer(rank, model_of("gpt").layers[0]).waiting == 32 * S * B * H
 

@@ -7,9 +7,9 @@ import pytest
 from planner.compare.measurements import to_case
 from planner.compare.moe_flags import moe_switches_of, routing_of
 from planner.compare.rows import Row
+from planner.frameworks.switches import normal
 from planner.model.spec import Moe
 from planner.routing import Routing
-from planner.switches import normal
 
 
 @pytest.mark.parametrize(

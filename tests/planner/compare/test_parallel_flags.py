@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.compare.parallel_flags import cp_kind_of, parallel_switches_of
-from planner.switches import normal
+from planner.frameworks.switches import normal
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 from hwmodels.cluster import load as load_cluster
 from planner.compare.recomputation import Recomputation, mildest, stated
 from planner.compare.software import not_modelled, offloads_of, switches_of
+from planner.frameworks import get, of
 from planner.layout import Layout
 from planner.layout.recompute import DEFAULT_MODULES
 from planner.model import load as load_model
 from planner.plan import Workload
-from planner.presets import get, of
 
 KINDS = get("generic").recomputes
 

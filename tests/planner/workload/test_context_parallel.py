@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmodels import cluster as clusters
+from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec
 from planner.plan import Workload
-from planner.presets import get
 from planner.price import price_block, price_op
 from planner.workload.context import Shapes
 from planner.workload.context_parallel import Split, exchange_ops, fused_core

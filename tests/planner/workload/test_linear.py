@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner import presets
+from planner import frameworks
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.plan import Workload
@@ -20,7 +20,7 @@ def lowered(framework: str, **more: object) -> Lowered:
         norm="rms", bias=False, learned_positions=False, tied=False,
     )  # fmt: skip
     work = Workload(S, 8, "bf16", "adamw", framework, **more)  # type: ignore[arg-type]
-    return lower(model, work, LayoutBatch.of(Layout(tp=TP, sp=1)), presets.of(work))
+    return lower(model, work, LayoutBatch.of(Layout(tp=TP, sp=1)), frameworks.of(work))
 
 
 def layer_ops(framework: str, **more: object) -> dict[str, Op]:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec, Moe, Weight
 from planner.plan import Workload
-from planner.presets import get
 from planner.workload.lower import lower
 from planner.workload.op import Op
 

@@ -9,7 +9,7 @@ import pytest
 
 from hwmodels.cluster import load as load_cluster
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 from planner.layout import Layout, LayoutBatch
 from planner.model import load
 from planner.model.spec import DecoderLayer, DeltaNet, Mamba1, Mamba2, ModelSpec
@@ -24,7 +24,7 @@ H, S = 512, 1024
 
 def lowered(model: ModelSpec, layout: Layout, work: Workload | None = None) -> Lowered:
     work = work or Workload(S, 16, framework="megatron")
-    return lower(model, work, LayoutBatch.of(layout), presets.of(work))
+    return lower(model, work, LayoutBatch.of(layout), frameworks.of(work))
 
 
 def model_of(mixer: Mamba1 | Mamba2 | DeltaNet) -> ModelSpec:

@@ -10,7 +10,7 @@ import pytest
 
 from hwmodels import collectives
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 from planner.layout import Layout, LayoutBatch
 from planner.model.spec import Attention, DecoderLayer, ModelSpec, Moe
 from planner.moe_switches import DISPATCHERS
@@ -35,7 +35,7 @@ def block(
     work = Workload(
         T, 64, precision, "adamw", framework, routing=routing or Routing(), switches=tuple(switches.items())
     )
-    return lower(spec or model(), work, LayoutBatch.of(layout), presets.of(work)).layers[0]
+    return lower(spec or model(), work, LayoutBatch.of(layout), frameworks.of(work)).layers[0]
 
 
 def by_name(found: Block, name: str) -> Op:
@@ -67,7 +67,7 @@ def test_padding_to_capacity_sends_the_padding() -> None:
 def test_rows_come_in_whole_blocks_of_a_scaled_format(precision: str, rows: int) -> None:
     # 20 tokens x 2 / 8 = 5 rows an expert.
     work = Workload(20, 8, precision, framework="generic")
-    found = lower(model(), work, LayoutBatch.of(Layout()), presets.of(work)).layers[0]
+    found = lower(model(), work, LayoutBatch.of(Layout()), frameworks.of(work)).layers[0]
     assert float(by_name(found, "moe.expert.up").dims["m"]) == rows
 
 
@@ -130,15 +130,15 @@ def test_a_fused_grouped_mlp_has_no_kernels_between_its_products() -> None:
 
 def test_graphs_of_parts_take_their_launches_from_the_host() -> None:
     from planner.cli.inputs import load_cluster
-    from planner.framework import HostConstant
+    from planner.frameworks.base import HostConstant
     from planner.priced import price_model
 
     cluster, layouts = load_cluster("dgx-h100:1"), LayoutBatch.of([Layout(dp=8, ep=8)])
-    slow = replace(presets.get("megatron"), kernel_s=HostConstant(1e-3, "slow"))
+    slow = replace(frameworks.get("megatron"), kernel_s=HostConstant(1e-3, "slow"))
 
     def forward(**switches: str) -> float:
         work = Workload(T, 64, framework="megatron", switches=tuple(switches.items()))
-        with presets.instead(slow):
+        with frameworks.instead(slow):
             price = price_model(model(), work, layouts, cluster).layers[0].forward
         return float(price.total_s[0])
 
@@ -219,7 +219,7 @@ def test_batch_level_overlap_uses_the_four_slots() -> None:
 )
 def test_switches_that_contradict_each_other(switches: tuple[tuple[str, str], ...], word: str) -> None:
     with pytest.raises(InputError, match=word):
-        presets.of(Workload(512, 8, switches=switches))
+        frameworks.of(Workload(512, 8, switches=switches))
 
 
 @pytest.mark.parametrize("dispatcher", DISPATCHERS)
@@ -232,7 +232,7 @@ def test_every_dispatcher_has_a_price_above_its_bound(dispatcher: str, cluster_n
     spec = ModelSpec(name="m", family="llama", hidden=2048, vocab=1024, layers=(
         DecoderLayer(Attention(16, 16, 128), Moe(64, 4, 512)),))  # fmt: skip
     work = Workload(4096, 64, framework="nemo", switches=(("moe_dispatcher", dispatcher),))
-    ops = lower(spec, work, layouts, presets.of(work)).layers[0].ops
+    ops = lower(spec, work, layouts, frameworks.of(work)).layers[0].ops
     for op in (op for op in ops if op.name.startswith(("moe.dispatch", "moe.combine"))):
         seconds = float(price_op(op, cluster, layouts).mid)
         d, shape = op.dims, layouts.group(op.group, cluster.gpus_per_node)

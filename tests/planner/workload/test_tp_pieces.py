@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hwmodels import cluster as clusters
+from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.plan import Workload
-from planner.presets import get
 from planner.price import PIECES_HIDDEN, USER_BUFFERS, USER_BUFFERS_HIDDEN, price_block, price_op
 from planner.workload.lower import lower
 from planner.workload.op import Block, Op

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from hwmodels.errors import Fault, InputError
-from planner.framework import FrameworkPreset
+from planner.frameworks.base import FrameworkPreset
 
 Switches = tuple[tuple[str, str], ...]
 

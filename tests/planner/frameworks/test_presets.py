@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from hwmodels.errors import InputError
-from planner import presets
+from planner import frameworks
 
 NAMED_BY_THE_DESIGN = ("generic", "megatron", "deepspeed", "fsdp2", "composer", "nemo", "primus", "ours")
 
 
 def test_every_preset_of_the_design_exists_and_says_where_it_comes_from():
-    for name in (*NAMED_BY_THE_DESIGN, *presets.names()):
-        preset = presets.get(name)
+    for name in (*NAMED_BY_THE_DESIGN, *frameworks.names()):
+        preset = frameworks.get(name)
         assert preset.name == name
         assert preset.source and preset.notes
         for constant in (preset.kernel_s, preset.microbatch_s, preset.step_s):
@@ -23,18 +23,18 @@ def test_every_preset_of_the_design_exists_and_says_where_it_comes_from():
 
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError, match=r"megatorn.*one of generic, megatron"):
-        presets.get("megatorn")
+        frameworks.get("megatorn")
 
 
 def test_faults_are_reported_together():
     with pytest.raises(InputError) as caught:
         replace(
-            presets.get("generic"),
+            frameworks.get("generic"),
             attention="fast",
             grad_dtype="fp4",
             zero_stage=4,
             bucket_bytes=0,
-            step_s=presets.HostConstant(-1.0, "x"),
+            step_s=frameworks.HostConstant(-1.0, "x"),
         )
     assert len(caught.value.faults) == 5
 
@@ -56,18 +56,18 @@ def test_faults_are_reported_together():
     ],
 )
 def test_source_table(source, name):
-    assert presets.preset_for_source(source) == name
+    assert frameworks.preset_for_source(source) == name
 
 
 def test_recipes_for_racks():
-    assert presets.on_racks("megatron-bridge") == "megatron-bridge-rack"
-    assert presets.on_racks("megatron") == "megatron"
-    rack = presets.get("megatron-bridge-rack")
+    assert frameworks.on_racks("megatron-bridge") == "megatron-bridge-rack"
+    assert frameworks.on_racks("megatron") == "megatron"
+    rack = frameworks.get("megatron-bridge-rack")
     assert (rack.cuda_graphs, rack.moe_exchange_overlap, rack.moe_dispatcher) == (True, True, "hybridep")
 
 
 def test_era_is_data():
-    then, now = presets.get("megatron-2021"), presets.get("megatron")
+    then, now = frameworks.get("megatron-2021"), frameworks.get("megatron")
     assert (then.attention, then.dropout, then.distributed_optimizer) == ("unfused-fused-softmax", True, False)
     assert (now.attention, now.dropout, now.distributed_optimizer) == ("flash", False, True)
     # arguments.py of v2.5 forces fp32 accumulation for bf16 only
@@ -86,4 +86,4 @@ def test_era_is_data():
     ],
 )
 def test_gradients_accumulate_in(name, precision, gradients):
-    assert presets.get(name).gradient_dtype(precision) == gradients
+    assert frameworks.get(name).gradient_dtype(precision) == gradients

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from hwmodels.errors import InputError
-from planner import presets
-from planner.switches import SWITCHES, normal
+from planner import frameworks
+from planner.frameworks.switches import SWITCHES, normal
 from planner.training import Workload
 
 
 def test_a_switch_replaces_the_default_of_the_preset_alone() -> None:
     plain, switched = Workload(1024, 8), Workload(1024, 8, switches=(("cuda_graphs", "True"),))
-    assert not presets.of(plain).cuda_graphs
-    assert presets.of(switched).cuda_graphs
-    assert presets.of(switched).attention == presets.of(plain).attention
+    assert not frameworks.of(plain).cuda_graphs
+    assert frameworks.of(switched).cuda_graphs
+    assert frameworks.of(switched).attention == frameworks.of(plain).attention
     assert switched.switches == (("cuda_graphs", "True"),)
     assert "cuda_graphs=True" in switched.described()
 
@@ -27,7 +27,7 @@ def test_every_fault_of_the_switches_is_named_at_once() -> None:
 
 def test_a_word_that_the_preset_does_not_know_is_refused_where_it_is_applied() -> None:
     with pytest.raises(InputError, match="attention is"):
-        presets.of(Workload(1024, 8, switches=(("attention", "slow"),)))
+        frameworks.of(Workload(1024, 8, switches=(("attention", "slow"),)))
 
 
 def test_what_a_layout_states_is_no_switch() -> None:

@@ -1,6 +1,6 @@
 """The contract of a framework preset: `FrameworkPreset`, its switches and their defaults.
 
-The table of frameworks is `planner.presets`.
+The table of frameworks is `planner.frameworks`.
 """
 
 from __future__ import annotations
