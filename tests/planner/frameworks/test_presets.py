@@ -22,7 +22,7 @@ def test_every_preset_of_the_design_exists_and_says_where_it_comes_from():
 
 
 def test_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match=r"megatorn.*one of generic, megatron"):
+    with pytest.raises(InputError, match=r"megatorn.*one of generic, bigscience-2022"):
         frameworks.get("megatorn")
 
 
