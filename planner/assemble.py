@@ -121,7 +121,7 @@ def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedu
         priced.layouts.take(index),
         priced.cluster,
         priced.preset,
-        lowered_for(priced, index),
+        lambda chosen: lowered_for(priced, index[chosen]),
         pp,
         vpp,
         schedule,

@@ -16,6 +16,8 @@ from planner.stages import over_stages
 from planner.state import WeightBytes, block_parameters, weight_bytes
 
 FloatArray = NDArray[np.float64]
+SHARDING_KEYS = ("tp", "ep", "etp", "pp", "stage_layers")
+"""Fields of a layout that say which parameters a rank holds, before data parallelism shards them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,14 +71,16 @@ def stage_elements(
     schedule: str,
 ) -> StageElements:
     """Parameters of every virtual stage of layouts that share (pp, vpp, schedule)."""
-    embedding, layers, head = block_parameters(model, layouts, workload)
+    first, same = layouts.distinct(SHARDING_KEYS)
+    few = layouts.take(first)
+    embedding, layers, head = block_parameters(model, few, workload)
 
     def total(name: str) -> FloatArray:
         parts = [getattr(p, name) for p in (*layers, embedding, head)]
         if not any(np.any(p) for p in parts):
             return np.zeros((len(layouts), pp, get_schedule(schedule).chunks(vpp)))
-        full = [np.broadcast_to(p, (len(layouts),)) for p in parts]
-        return over_stages(model, pp, vpp, schedule, layouts.stage_layers, full[:-2], *full[-2:])
+        full = [np.broadcast_to(p, (len(few),)) for p in parts]
+        return over_stages(model, pp, vpp, schedule, few.stage_layers, full[:-2], *full[-2:])[same]
 
     adapters = workload.lora is not None
     dense = Elements(total("dense"), total("frozen_dense"), total("packed_dense"), total("other_dense"),

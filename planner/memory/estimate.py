@@ -7,7 +7,8 @@ moment of the schedule's own action list), *optimizer* (activations are gone, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from planner.memory.in_flight import (
 from planner.memory.moments import ACTIONS
 from planner.memory.outside import communicator_bytes, empty_gradient_bytes, workspace_bytes
 from planner.memory.states import States, states
-from planner.memory.windows import Windows, windows
+from planner.memory.windows import windows
 from planner.model.spec import ModelSpec
 from planner.offload import in_transit, offloaded
 from planner.plan import Workload
@@ -42,43 +43,99 @@ IntArray = NDArray[np.int64]
 MOMENTS: tuple[str, ...] = ("load", "step", "optimizer", "save")
 
 
+Parts = dict[str, dict[str, FloatArray]]
+"""Moment of `MOMENTS` -> category -> bytes."""
+
+NOT_OF_STATES = frozenset({"sp", "mbs", "recompute", "recompute_modules", "recompute_layers", "cp_kind", "cp_ulysses",
+                           "offload_activations"})  # fmt: skip
+"""Fields of a layout that its model states and communicators do not depend on, but for whether a step has one
+micro-batch."""
+
+NOT_OF_WORK = frozenset({"fsdp", "offload_optimizer", "offload_parameters"})
+"""Fields that activations and communication buffers do not depend on."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryEstimate:
-    """Bytes of every rank (arrays (n, pp)).
+    """Bytes of every rank for n layouts.
+
+    Model states are found once for all layouts that have them alike, and so is what works on them; the two are put
+    together where they are asked for.
 
     Attributes
     ----------
-    by_moment : dict
-        Moment of `MOMENTS` -> category of `MEMORY_CATEGORIES` -> bytes. Categories that are 0 throughout are left
-        out.
-    action : ndarray of int
+    of_states, of_work : dict
+        Moment of `MOMENTS` -> category of `MEMORY_CATEGORIES` -> bytes, each ndarray (k, pp) of k distinct cases.
+    states, work : ndarray (n,) of int
+        Which case each layout has.
+    outside : dict
+        Bytes that the allocator does not see, by category: ndarray (k, 1) of the cases of `states`.
+    sums : dict
+        Moment -> bytes of all tensors: ndarray (n, pp).
+    apart : ndarray (n, pp)
+        Bytes that the allocator holds beside them because they fit no free block.
+    fragmented : bool
+        Whether the device has an allocator that holds more than it hands out.
+    action : ndarray (n, pp) of int
         What runs at the moment *step*: index into `planner.memory.moments.ACTIONS`.
-    moment : ndarray of int
-        The moment of the peak: index into `MOMENTS`.
-    host : ndarray
+    host : ndarray (n, pp)
         Bytes in host memory, activations of at most as many micro-batches as the pipeline is deep among them.
     """
 
-    by_moment: dict[str, dict[str, FloatArray]]
+    of_states: Parts
+    of_work: Parts
+    states: IntArray
+    work: IntArray
+    outside: dict[str, FloatArray]
+    sums: dict[str, FloatArray]
+    apart: FloatArray
+    fragmented: bool
     action: IntArray
-    moment: IntArray
     host: FloatArray
+
+    @property
+    def moment(self) -> IntArray:
+        """The moment of the peak, index into `MOMENTS`: ndarray (n, pp)."""
+        return np.asarray(np.stack([self.sums[name] for name in MOMENTS]).argmax(axis=0))
+
+    def _held_by_allocator(self, tensors: FloatArray) -> FloatArray:
+        """Bytes that the allocator holds beyond these tensors."""
+        return (fragments(tensors) + self.apart) * float(self.fragmented)
+
+    @property
+    def by_moment(self) -> Parts:
+        """Moment -> category -> bytes, each ndarray (n, pp); categories that are 0 throughout are left out."""
+        shape = self.apart.shape
+        outside = {name: np.broadcast_to(value[self.states], shape) for name, value in self.outside.items()}
+        return {
+            name: {
+                **{category: value[self.states] for category, value in self.of_states[name].items()},
+                **{category: value[self.work] for category, value in self.of_work[name].items()},
+                "allocator": self._held_by_allocator(self.sums[name]),
+                **outside,
+            }
+            for name in MOMENTS
+        }
 
     @property
     def by_category(self) -> dict[str, FloatArray]:
         """Bytes by category at the moment of the peak; they sum to `peak_bytes`."""
-        shape = self.moment.shape
+        moment, by_moment = self.moment, self.by_moment
         found = {}
         for name in MEMORY_CATEGORIES:
-            each = [np.broadcast_to(self.by_moment[m].get(name, np.zeros(())), shape) for m in MOMENTS]
-            found[name] = np.choose(self.moment, each)
+            each = [np.broadcast_to(by_moment[m].get(name, np.zeros(())), moment.shape) for m in MOMENTS]
+            found[name] = np.choose(moment, each)
         return found
 
     @property
     def peak_bytes(self) -> FloatArray:
-        """Bytes on the device at the peak, with the fragmentation that is expected."""
-        each = [np.broadcast_to(sum(self.by_moment[m].values()), self.moment.shape) for m in MOMENTS]
-        return np.choose(self.moment, each)
+        """Bytes on the device at the peak, with the fragmentation that is expected: ndarray (n, pp)."""
+        load, *others = (self.sums[name] for name in MOMENTS)
+        most = load.copy()
+        for tensors in others:
+            np.maximum(most, tensors, out=most)
+        outside = sum(self.outside.values(), start=np.zeros(()))
+        return np.asarray(most + self._held_by_allocator(most) + outside[self.states])
 
     @property
     def footprint(self) -> Footprint:
@@ -99,7 +156,7 @@ def memory(
     layouts: LayoutBatch,
     cluster: Cluster,
     preset: FrameworkPreset,
-    lowered: Lowered,
+    lowered: Callable[[IntArray], Lowered],
     pp: int,
     vpp: int,
     schedule: str,
@@ -109,11 +166,39 @@ def memory(
     Parameters
     ----------
     layouts : LayoutBatch, shape (n,)
-    lowered : Lowered
-        Of the same n layouts.
+    lowered : callable
+        The blocks of the layouts at some positions.
     """
+    names = [f.name for f in fields(LayoutBatch)]
+    once = (layouts.microbatches(workload.gbs) == 1).astype(np.int64)
+    first, of_states = replace(layouts, sp=once).distinct([n for n in names if n not in NOT_OF_STATES or n == "sp"])
+    few = layouts.take(first)
+    held = states(workload, few, preset, stage_elements(model, workload, few, preset, pp, vpp, schedule), pp)
+    outside = {
+        "nccl": communicator_bytes(cluster, few, preset)[:, None],
+        "context": np.full((len(few), 1), float(cluster.context_bytes)),
+    }
+    first, of_work = layouts.distinct([n for n in names if n not in NOT_OF_WORK])
+    working = _working(model, workload, layouts.take(first), cluster, preset, lowered(first), pp, vpp, schedule)
+    return _estimate(held, of_states, working, of_work, outside, cluster, preset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Working:
+    """Bytes that depend on what runs: ndarray (k, pp), but for the peak as there."""
+
+    workspace: FloatArray
+    buffers: FloatArray
+    most: Peak
+    host: FloatArray
+
+
+def _working(
+    model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster, preset: FrameworkPreset,
+    lowered: Lowered, pp: int, vpp: int, schedule: str,
+) -> _Working:  # fmt: skip
+    """Activations, buffers and workspaces of layouts (shape (k,)) whose blocks are `lowered`."""
     elements = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
-    held = states(workload, layouts, preset, elements, pp)
     window = windows(model, workload, layouts, lowered, elements, pp, vpp, schedule, preset)
     stages = Stages(model, layouts, pp, vpp, schedule)
     whole, kept, rebuilt = (
@@ -133,45 +218,56 @@ def memory(
         gathered_forward=window.forward,
         gathered_backward=window.backward,
     )
-    most = peak(stage, schedule, pp, layouts.microbatches(workload.gbs), vpp)
+    counts = layouts.microbatches(workload.gbs)
     scratch = empty_gradient_bytes(model, workload, layouts, preset, pp, vpp, schedule)
-    scratch = scratch + workspace_bytes(cluster.device, preset)
-    flights = np.minimum(layouts.microbatches(workload.gbs), pp)[:, None]
-    found = _estimate(held, window, most, scratch, cluster, layouts, preset)
-    return replace(found, host=held.host + away.sum(axis=2) * flights)
+    return _Working(
+        scratch + workspace_bytes(cluster.device, preset),
+        window.buffers,
+        peak(stage, schedule, pp, counts, vpp),
+        away.sum(axis=2) * np.minimum(counts, pp)[:, None],
+    )
 
 
 def _estimate(
-    held: States, window: Windows, most: Peak, workspace: FloatArray, cluster: Cluster, layouts: LayoutBatch,
-    preset: FrameworkPreset,
+    held: States, of_states: IntArray, working: _Working, of_work: IntArray, outside: dict[str, FloatArray],
+    cluster: Cluster, preset: FrameworkPreset,
 ) -> MemoryEstimate:  # fmt: skip
-    """Put the moments together and find the largest of each rank."""
-    shape = held.parameters.shape
-    always = {
-        "parameters": held.parameters,
-        "optimizer": held.optimizer,
-        "workspace": workspace,
-    }
-    kept = always | {"gradients": held.gradients, "comm_buffers": window.buffers}
-    inside: dict[str, dict[str, FloatArray]] = {
+    """Put the moments together."""
+    most = working.most
+    always = {"parameters": held.parameters, "optimizer": held.optimizer}
+    kept = always | {"gradients": held.gradients}
+    states_at: Parts = {
         "load": {**always, "temporary": held.loading},
-        "step": {**kept, "activations": most.activations, "temporary": most.working, "recompute": most.recompute,
-                 "logits": most.logits, "gathered": most.gathered},
+        "step": kept,
         "optimizer": {**kept, "temporary": held.stepping},
         "save": {**kept, "gathered": held.saving},
+    }
+    there = {"workspace": working.workspace, "comm_buffers": working.buffers}
+    work_at: Parts = {
+        "load": {"workspace": working.workspace},
+        "step": {**there, "activations": most.activations, "temporary": most.working, "recompute": most.recompute,
+                 "logits": most.logits, "gathered": most.gathered},
+        "optimizer": there,
+        "save": there,
     }  # fmt: skip
-    outside = {
-        "nccl": np.broadcast_to(communicator_bytes(cluster, layouts, preset)[:, None], shape),
-        "context": np.broadcast_to(np.asarray(float(cluster.context_bytes)), shape),
-    }
-    sums = {name: np.asarray(sum(parts.values())) for name, parts in inside.items()}
-    moment = np.stack([sums[name] for name in MOMENTS]).argmax(axis=0)
-    # Flat tensors fit no free block that activations left: what step and optimizer take is held side by side.
-    base = sum(kept.values())
-    apart = np.minimum(sums["step"], sums["optimizer"]) - base if preset.flat_gradients else np.zeros(shape)
-    apart = apart + held.flattened
-    gpu = float(cluster.device.kind == "gpu")
-    by_moment = {
-        name: {**inside[name], "allocator": (fragments(sums[name]) + apart) * gpu, **outside} for name in MOMENTS
-    }
-    return MemoryEstimate(by_moment, most.action, moment, held.host)
+
+    def both(one: dict[str, FloatArray], other: dict[str, FloatArray]) -> FloatArray:
+        sums = (np.asarray(sum(parts.values())) for parts in (one, other))
+        return np.asarray(next(sums)[of_states] + next(sums)[of_work])
+
+    sums = {name: both(states_at[name], work_at[name]) for name in MOMENTS}
+    apart = held.flattened[of_states]
+    if preset.flat_gradients:  # flat tensors fit no free block of activations: step's and optimizer's lie side by side
+        apart = apart + np.minimum(sums["step"], sums["optimizer"]) - both(kept, there)
+    return MemoryEstimate(
+        states_at,
+        work_at,
+        of_states,
+        of_work,
+        outside,
+        sums,
+        apart,
+        cluster.device.kind == "gpu",
+        most.action[of_work],
+        held.host[of_states] + working.host[of_work],
+    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
-from planner.memory.moments import stacked
+from planner.memory.moments import ACTIONS, RankMoments, by_table
 from planner.model.spec import ModelSpec
 from planner.schedule import get as get_schedule
 from planner.stages import layer_counts, over_stages
@@ -69,54 +69,46 @@ class Peak:
     action: IntArray
 
 
-MOST_NUMBERS = 4_000_000
-"""Numbers of a table that are held at a time; more layouts are taken in turn."""
-
-
 def peak(stage: StageBytes, schedule: str, pp: int, microbatches: IntArray, vpp: int) -> Peak:
     """The largest moment of every rank, for layouts that share (pp, vpp, schedule)."""
-    rows, actions, runs, which = stacked(schedule, pp, microbatches, vpp)
-    n, each = len(which), max(MOST_NUMBERS // int(np.prod(rows.shape[1:])), 1)
-    parts = [
-        _largest_moment(stage, rows[at], actions[at], runs[at], slice(begin, begin + each))
-        for begin in range(0, n, each)
-        for at in [which[begin : begin + each]]
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return Peak(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Peak)})
+    n = stage.saved.shape[0]
+    a, b, c, d, e = (np.zeros((n, pp)) for _ in range(5))
+    found = Peak(a, b, c, d, e, np.zeros((n, pp), dtype=np.int64))
+    for table, rows in by_table(schedule, pp, microbatches, vpp):
+        _fill(found, stage, table, rows)
+    return found
 
 
-def _largest_moment(stage: StageBytes, rows: FloatArray, actions: IntArray, runs: FloatArray, own: slice) -> Peak:
-    """The largest moment of the layouts of a slice; tables as `stacked` has them, one for each layout."""
-    n, pp = rows.shape[:2]
-    every = (len(stage.saved), 1)
-    per = np.concatenate([stage.saved[own], stage.waiting[own]], axis=2)  # (n, pp, columns)
-    activations = np.einsum("nrkc,nrc->nrk", rows[..., : per.shape[2]], per) + stage.beside[own][..., None]
+def _fill(found: Peak, stage: StageBytes, table: RankMoments, rows: IntArray) -> None:
+    """The largest moment of every rank for the layouts at `rows`; arrays within are (rows, pp, moments)."""
+    every, pp = stage.saved.shape[:1], len(table.actions)
+    waiting = np.broadcast_to(stage.waiting, (*every, pp, stage.waiting.shape[2]))
+    per = np.concatenate([stage.saved[rows], waiting[rows]], axis=2) if waiting.shape[2] else stage.saved[rows]
+    held = np.moveaxis(table.rows[:, :, : per.shape[2]], 2, 1)  # (pp, chunks, moments)
+    activations = np.moveaxis(np.moveaxis(per, 1, 0) @ held, 0, 1) + stage.beside[rows][:, :, None]
     kept, most, last = (
-        np.broadcast_to(np.reshape(v, (-1, 1)), every)[own] for v in (stage.logits, stage.logits_forward,
-                                                                      stage.logits_backward)
-    )  # fmt: skip
-    logits = kept[..., None] * rows[..., -1]
-    zero = np.zeros((n, pp))
-    extra = np.stack([zero, zero + np.maximum(most - kept, 0.0), zero + np.maximum(last - kept, 0.0), zero], axis=2)
-    working, again = (np.stack([zero, zero, zero, v[own]], axis=2) for v in (stage.backward, stage.rebuilt))
-    gathered = np.stack([stage.gathered_forward[own]] * 2 + [stage.gathered_backward[own]] * 2, axis=2)
-
-    def at_action(values: FloatArray, action: IntArray) -> FloatArray:
-        return np.take_along_axis(values, action, axis=2)
-
-    total = activations + logits + at_action(extra + working + again, actions) * runs + at_action(gathered, actions)
-    best = total.argmax(axis=2)[..., None]
-    action, busy = np.take_along_axis(actions, best, axis=2), np.take_along_axis(runs, best, axis=2)
-
-    def chosen(values: FloatArray) -> FloatArray:
-        return at_action(values, action)[..., 0]
-
-    return Peak(
-        at_action(activations, best)[..., 0], chosen(working) * busy[..., 0], chosen(again) * busy[..., 0],
-        at_action(logits, best)[..., 0] + chosen(extra) * busy[..., 0], chosen(gathered), action[..., 0],
-    )  # fmt: skip
+        np.broadcast_to(v, every)[rows] for v in (stage.logits, stage.logits_forward, stage.logits_backward)
+    )
+    logits = kept[:, None, None] * table.rows[:, :, -1]
+    extra = np.zeros((len(rows), len(ACTIONS)))  # by action, as what follows
+    extra[:, 1], extra[:, 2] = np.maximum(most - kept, 0.0), np.maximum(last - kept, 0.0)
+    working, again = (np.broadcast_to(v, (*every, pp))[rows] for v in (stage.backward, stage.rebuilt))
+    gathered = [np.broadcast_to(v, (*every, pp))[rows] for v in (stage.gathered_forward, stage.gathered_backward)]
+    layers = table.actions == len(ACTIONS) - 1  # backward through layers, which rebuilds them
+    back = table.actions >= len(ACTIONS) // 2
+    total = activations + logits + extra[:, table.actions] * table.runs
+    total += (working + again)[:, :, None] * (layers & table.runs)
+    total += np.where(back, gathered[1][:, :, None], gathered[0][:, :, None])
+    best = total.argmax(axis=2)
+    index, rank = np.arange(len(rows))[:, None], np.arange(pp)[None, :]
+    at, busy = table.actions[rank, best], table.runs[rank, best]
+    rebuilds = layers[rank, best] & busy
+    found.activations[rows] = activations[index, rank, best]
+    found.working[rows] = working * rebuilds
+    found.recompute[rows] = again * rebuilds
+    found.logits[rows] = logits[index, rank, best] + extra[index, at] * busy
+    found.gathered[rows] = np.where(back[rank, best], gathered[1], gathered[0])
+    found.action[rows] = at
 
 
 def waiting_bytes(

@@ -120,38 +120,45 @@ def _largest(rows: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return sorted(kept)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RankMoments:
+    """The moments of all ranks, those of a rank with fewer than k filled up with its first.
+
+    Attributes
+    ----------
+    rows : ndarray (pp, k, 2 * chunks + 1)
+    actions, runs : ndarray (pp, k)
+        As in `Moments`.
+    """
+
+    rows: FloatArray
+    actions: IntArray
+    runs: NDArray[np.bool_]
+
+
 @lru_cache(maxsize=4096)
-def _padded(schedule: str, pp: int, counts: tuple[int, ...], vpp: int) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Tables of several numbers of micro-batches in one, short ones filled up with their first row."""
-    tables = [moments(schedule, pp, count, vpp) for count in counts]
-    most = max(len(one.actions) for ranks in tables for one in ranks)
-
-    def filled(values: NDArray[np.generic]) -> NDArray[np.generic]:
-        return np.concatenate([values, np.repeat(values[:1], most - len(values), axis=0)])
-
+def _joined(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[bytes, RankMoments]:
+    """The moments of all ranks, and bytes that are equal where the moments are."""
+    ranks = moments(schedule, pp, microbatches, vpp)
+    k = max(len(m.actions) for m in ranks)
+    order = [np.where(np.arange(k) < len(m.actions), np.arange(k), 0) for m in ranks]
     rows, actions, runs = (
-        np.asarray([[filled(getattr(one, name)) for one in ranks] for ranks in tables])
+        np.stack([getattr(m, name)[i] for m, i in zip(ranks, order, strict=True)])
         for name in ("rows", "actions", "runs")
     )
-    return rows, actions, np.asarray(runs, dtype=np.float64)
+    key = b"".join(np.ascontiguousarray(part).tobytes() for part in (rows, actions, runs))
+    return key, RankMoments(rows, actions, runs)
 
 
-def stacked(
-    schedule: str, pp: int, microbatches: IntArray, vpp: int
-) -> tuple[FloatArray, IntArray, FloatArray, IntArray]:
-    """Moments of every rank for many layouts.
-
-    Returns
-    -------
-    rows : ndarray (counts, pp, k, 2 * chunks + 1)
-    actions, runs : ndarray (counts, pp, k)
-        As in `Moments`, for each number of micro-batches whose moments differ.
-    which : ndarray (n,)
-        The position of each layout's own.
-    """
+def by_table(schedule: str, pp: int, microbatches: IntArray, vpp: int) -> list[tuple[RankMoments, IntArray]]:
+    """The distinct moments of layouts with these micro-batches (n,), and the layouts that have each."""
+    counts, inverse = np.unique(microbatches, return_inverse=True)
     plan = get_schedule(schedule)
-    unique, inverse = np.unique(microbatches, return_inverse=True)
-    same = [equivalent(plan, pp, int(m), vpp) for m in unique]
-    counts = tuple(dict.fromkeys(same))
-    which = np.asarray([counts.index(m) for m in same], dtype=np.int64)[inverse.reshape(-1)]
-    return (*_padded(schedule, pp, counts, vpp), which)
+    tables: dict[bytes, RankMoments] = {}
+    which = np.empty(len(counts), dtype=np.int64)
+    for i, count in enumerate(counts):
+        key, table = _joined(schedule, pp, equivalent(plan, pp, int(count), vpp), vpp)
+        tables.setdefault(key, table)
+        which[i] = list(tables).index(key)
+    of = which[inverse.reshape(-1)]
+    return [(table, np.flatnonzero(of == i)) for i, table in enumerate(tables.values())]
