@@ -31,6 +31,9 @@ def validate(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE.csv", help="One row a case: prediction and interval.")
     ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE.md", help="Errors, ranking, memory, verdicts as a page.")
+    ] = None,
     json: inputs.JsonFlag = False,
 ) -> int:
     """Predict every row that says enough and print the error of each group; 1 where an error has grown."""
@@ -50,6 +53,8 @@ def validate(
     if out is not None:
         result.write_csv(out)
         note(f"predictions written to {out}")
+    if markdown is not None:
+        note(f"page written to {write_page(markdown, result, command_line(given, group or [], markdown))}")
     if json:
         print_json(result.to_json())
     else:
@@ -59,6 +64,37 @@ def validate(
     elif tighten:
         note(f"limits lowered in {lower_limits(result)}")
     return 1 if result.regressions else 0
+
+
+def write_page(path: Path, result: ValidationResult, command: str) -> Path:
+    """The page of `reports.accuracy`, written atomically."""
+    from planner.files import write_text
+    from planner.memory.allocator import FRAGMENTATION_RANGE, MODEL_ERROR
+    from reports.accuracy import training_page
+
+    low, high = FRAGMENTATION_RANGE
+    margin = (
+        f"A verdict rests on what is allocated, {MODEL_ERROR.value:.0%} less and more, with {low:.0%} to {high:.0%} of "
+        "it in fragments: at risk where that interval holds the device's memory."
+    )
+    return write_text(path, training_page(result.to_json(), result.to_records(), command, margin))
+
+
+def command_line(data: Path | None, groups: list[str], page: Path) -> str:
+    """What makes the page again; paths as seen from the working folder, so that it names no machine."""
+    import shlex
+
+    given = [] if data is None else [_seen(data)]
+    chosen = [word for name in groups for word in ("--group", name)]
+    return shlex.join(["python", "-m", "planner", "validate", *given, *chosen, "--markdown", _seen(page)])
+
+
+def _seen(path: Path) -> str:
+    """A path relative to the working folder; of one that lies further off than beside it, the last two parts."""
+    import os
+
+    near = os.path.relpath(path)
+    return near if not near.startswith("../..") else str(Path(*path.resolve().parts[-2:]))
 
 
 def lower_limits(result: ValidationResult) -> Path:

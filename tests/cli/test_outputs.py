@@ -163,6 +163,19 @@ def test_validate_scores_a_table(call, tmp_path: Path) -> None:
     assert "step_time" in call("validate", "--data", "t.csv").out
 
 
+def test_validate_writes_a_page_that_names_its_command_and_no_machine(call, tmp_path: Path) -> None:
+    facts = Path(__file__).parents[1] / "validation" / "published.csv"
+    lines = facts.read_text().splitlines()
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join([lines[0], *(line for line in lines if line.startswith(("SC21-001,", "KOR-001,")))]))
+    page = tmp_path / "docs" / "page.md"
+    found = call("validate", table, "--group", "korthikanti_a100", "--markdown", page)
+    text = page.read_text()
+    command = "`python -m planner validate t.csv --group korthikanti_a100 --markdown docs/page.md`"
+    assert found.code == 0 and command in text and str(tmp_path) not in text
+    assert "| korthikanti_a100 | step_time | 1 |" in text and "megatron_a100_sc21" not in text
+
+
 def test_fit_prints_the_host_constants_of_each_preset(call, tmp_path: Path) -> None:
     facts = Path(__file__).parents[1] / "validation" / "published.csv"
     lines = facts.read_text().splitlines()
