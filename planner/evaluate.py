@@ -11,27 +11,21 @@ from hwmodels import host as hosts
 from hwmodels.cluster import Cluster
 from hwmodels.kernels.formats import format_of
 from hwmodels.units import format_bytes
-from planner import optimizers, power
+from planner import power
 from planner.assemble import Group
-from planner.device_notes import device_notes
-from planner.expert_notes import expert_notes
 from planner.flops import formula_of, hardware_flops, model_flops
-from planner.intervals import UNEXPLAINED, interval, shifted
-from planner.layout import Layout, split_id, split_text
+from planner.intervals import interval, shifted
+from planner.layout import Layout
 from planner.link_traffic import link_traffic
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
-from planner.memory_notes import memory_notes
-from planner.model_notes import model_notes
+from planner.notes import memory_notes, notes
 from planner.precision import recipe_of
-from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
-from planner.schedule import get as get_schedule
 from planner.simulate import timeline
 from planner.simulate.bound import lower_bound
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.maxplus import simulate, step_seconds
-from planner.stages import shares_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -215,113 +209,3 @@ def _serial_seconds(group: Group, position: int, microbatches: int) -> float:
     hidden = sum(float(v[position].max()) for v in group.hidden.values()) * microbatches
     repeats = microbatches - 1 if group.comm.reduce == "each" else 0
     return seconds + hidden + repeats * float(costs.reduce_s.sum(axis=(2, 3)).max())
-
-
-def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> list[str]:
-    """Assumptions behind one prediction; `exposed_share`: exposed expert exchange over the step."""
-    preset = priced.preset
-    found = [
-        f"framework preset {preset.name}: {preset.notes}",
-        f"FLOPs: {formula_of(priced.workload)}",
-        f"interval: each law at its residual, in quadrature with {UNEXPLAINED.relative:.0%} ({UNEXPLAINED.source})",
-    ]
-    device = priced.cluster.device
-    if device.tdp_w > 0:
-        found.append(power.note())
-    if device.kind == "gpu":
-        found.append(power.sustained_note(device, recipe_of(priced.workload, priced.preset).forward))
-    found += expert_notes(priced, layout, exposed_share)
-    found += _pipeline_notes(priced, layout)
-    found += _training_notes(priced)
-    found += _recompute_notes(priced, layout)
-    found += model_notes(priced)
-    found += device_notes(priced)
-    if preset.tp_gemm_overlap and layout.tp > 1 and layout.sp:
-        hides = USER_BUFFERS_HIDDEN if preset.user_buffers else PIECES_HIDDEN
-        share = f"{hides.value:.0%} of what could be hidden is ({hides.source})"
-        found.append(f"tensor-parallel collectives in pieces beside their GEMMs: {share}")
-    if layout.cp > 1:
-        windowed = any(layer.softmax and layer.softmax.window for layer in priced.model.layers)
-        found.append(_context_note(layout.cp_kind or preset.cp_kind, windowed))
-    return found
-
-
-_CP_NOTES: dict[str, str] = {
-    "ring": "keys and values travel from rank to rank beside the steps of the core",
-    "all-gather": "keys and values are gathered before the core",
-    "ulysses": "all-to-alls from sequence to heads and back, exposed",
-    "hierarchical": "all-to-alls between neighbours, a ring over those groups",
-}
-
-
-def _context_note(kind: str, windowed: bool) -> str:
-    """What is assumed of context parallelism, and what was measured of it."""
-    window = "; of a sliding window only the keys before a rank's chunks, or all where it is wide" if windowed else ""
-    measured = (
-        "measured in runs of Megatron and NeMo with cp 2 to 8 alone" if kind in ("ring", "ulysses") and not windowed
-        else "no measured evidence"
-    )  # fmt: skip
-    return f"context parallel ({kind}): {_CP_NOTES[kind]}{window}; {measured}"
-
-
-def _pipeline_notes(priced: PricedModel, layout: Layout) -> list[str]:
-    """What to know about the stages and the schedule of a pipeline."""
-    if layout.pp == 1:
-        return []
-    found, schedule = [], get_schedule(layout.schedule)
-    shares = shares_of(priced.model.n_layers, layout.pp, layout.vpp, split_id(layout.stage_layers))
-    if len(set(shares)) > 1:
-        where = "" if layout.stage_layers else " (the default rule; --stage-layers states others)"
-        found.append(f"layers of the virtual stages: {split_text(shares)}{where}")
-    if schedule.split_backward:
-        found.append(
-            f"{layout.schedule}: input and weight gradients run apart, tensor-parallel collectives of one are not "
-            "hidden behind the other; inputs and output gradients of all matrices stay until the weight gradient has "
-            "run. No measured evidence on GPUs"
-        )
-    if schedule.directions > 1:
-        found.append(
-            f"{layout.schedule}: two stages in full on each rank, both with gradients and optimizer; mirror ranks "
-            "reduce gradients before the optimizer; a forward and a backward of opposite directions run one after "
-            "the other"
-        )
-    return found
-
-
-def _recompute_notes(priced: PricedModel, layout: Layout) -> list[str]:
-    """What a recompute policy stands on."""
-    whole = layout.recompute in ("full", "block", "every", "op")
-    found = []
-    if whole and priced.preset.recompute_stops_early:
-        found.append("recomputation stops once everything saved is rebuilt: a dense layer's last product is not run")
-    if layout.recompute == "selective" and layout.recompute_modules:
-        found.append(f"recomputed modules: {', '.join(layout.recompute_modules)} (Megatron-Core --recompute-modules)")
-    if layout.recompute == "full" and layout.recompute_layers:
-        found.append("chunks of several layers: rebuilt together, one input saved for each. No measured evidence")
-    if layout.recompute == "block":
-        found.append("the first layers of each virtual stage are recomputed. No measured evidence")
-    if layout.recompute == "op":
-        found.append("attention and every second matrix product keep what they made (torchtitan's per-op policy)")
-    return found
-
-
-def _training_notes(priced: PricedModel) -> list[str]:
-    """What precision, optimizer, adapters and packing stand on."""
-    work, recipe = priced.workload, recipe_of(priced.workload, priced.preset)
-    optimizer = optimizers.get(work.optimizer)
-    found = [f"precision {recipe.name}: {recipe.source}", f"optimizer {optimizer.name}: {optimizer.source}"]
-    if priced.preset.offload_core:
-        found.append("attention scores offloaded to host memory: transfers taken as hidden; no measured evidence")
-    if recipe.quantised:
-        plain = sum(layer.high_precision for layer in priced.model.layers)
-        found.append(f"MFU and HFU count against the dense {recipe.forward} peak")
-        found.append(f"embedding, head, router and attention core in {recipe.compute}"
-                     + (f", and all of {plain} of {priced.model.n_layers} layers" if plain else ""))  # fmt: skip
-    if work.lora is not None:
-        where = ", ".join(work.lora.modules)
-        found.append(f"LoRA: rank {work.lora.rank} on {where}; 4 FLOPs instead of 6 for each frozen matrix parameter")
-    if work.documents is not None and work.documents.batching == "packed":
-        whole = priced.preset.attention.startswith("unfused")
-        how = "the whole sequence, masked: scores are materialised" if whole else f"{work.attended_tokens:.0f} tokens"
-        found.append(f"packed documents: attention as over documents of {how}")
-    return found
