@@ -69,6 +69,7 @@ STANDARDS: Mapping[str, Standard] = MappingProxyType(
         "hdr": Standard(25e9, 1, RAW, "IBTA: 200 Gb/s (4x)"),
         "ndr": Standard(50e9, 1, RAW, "IBTA: 400 Gb/s (4x)"),
         "xdr": Standard(100e9, 1, RAW, "IBTA: 800 Gb/s (4x)"),
+        "omni-path": Standard(12.5e9, 1, RAW, "Intel Omni-Path HFI 100 series, product brief: 100 Gb/s a port"),
         "25gbe": Standard(3.125e9, 1, RAW, "IEEE 802.3"),
         "100gbe": Standard(12.5e9, 1, RAW, "IEEE 802.3"),
         "200gbe": Standard(25e9, 1, RAW, "IEEE 802.3"),

@@ -363,8 +363,8 @@ class Rank:
                 times, parts = (n - 1, n - 1 if item.kind == "all_gather" else n) if n else (1, 1)
                 a, b, k, c = *item.slow, beside / (n or 1), item.seconds / parts
                 both = k + b * c * (1.0 - 1.0 / a) if b * c <= a * k else a * k + c - a * k / b
-                share = (USER_BUFFERS_HIDDEN if self.preset.user_buffers else PIECES_HIDDEN).value
-                covered = times * (c - min(both - k, c)) * (share if n else 1.0)
+                found = (USER_BUFFERS_HIDDEN if self.preset.user_buffers else PIECES_HIDDEN).value if n else 1.0
+                covered = times * (c - min(both - k, c)) * found
             exposed += item.seconds - covered
             hidden += covered
             paired += covered if another else 0.0
