@@ -21,10 +21,11 @@ import numpy as np
 
 from hwmodels import cluster as clusters
 from planner import model as models
-from planner.assemble import Group, assemble, dag_groups, group_memory
+from planner.assemble import Group, assemble_all, dag_groups
 from planner.evaluate import bounds, exact_seconds
 from planner.plan import Workload
 from planner.priced import price_model
+from planner.search.nearest import peak_bytes
 from planner.search.space import Space, enumerate_layouts
 
 SPACE = Space(
@@ -41,11 +42,9 @@ def priced_and_sized() -> tuple[int, float, list[tuple[Group, np.ndarray]]]:
     start = time.process_time()
     layouts = enumerate_layouts(SPACE, MODEL, CLUSTER, WORKLOAD).layouts
     priced = price_model(MODEL, WORKLOAD, layouts, CLUSTER)
-    found = []
-    for shape in dag_groups(priced, np.arange(len(layouts))):
-        group = assemble(priced, *shape)
-        group_memory(priced, *shape[:4]).peak_bytes.max(axis=1)
-        found.append((group, bounds(group)))
+    peak_bytes(priced)
+    groups = assemble_all(priced, list(dag_groups(priced, np.arange(len(layouts)))))
+    found = [(group, bounds(group)) for group in groups]
     return len(layouts), time.process_time() - start, found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -140,18 +142,6 @@ class DataParallelCosts:
     copy_out_s: FloatArray
     copy_in_s: FloatArray
 
-    def take(self, index: IntArray) -> DataParallelCosts:
-        """The layouts at `index`."""
-
-        def one(estimate: Estimate) -> Estimate:
-            return Estimate(*(np.broadcast_to(getattr(estimate, f.name), estimate.mid.shape)[index]
-                              for f in fields(Estimate)))  # fmt: skip
-
-        unshard, reduce = one(self.unshard_s), one(self.reduce_s)
-        gather, mirror = one(self.gather_s), one(self.mirror_s)
-        rest = (self.elements, self.other, self.copy_out_s, self.copy_in_s)
-        return DataParallelCosts(unshard, reduce, gather, mirror, *(value[index] for value in rest))
-
     @property
     def spread(self) -> FloatArray:
         """Relative spread of all of it, weighted by seconds: ndarray (n,)."""
@@ -161,15 +151,147 @@ class DataParallelCosts:
         return np.divide(weighted, seconds, out=np.zeros_like(seconds), where=seconds > 0)
 
 
-def _wide(shape: GroupShape, ndim: int) -> GroupShape:
-    """The same group shapes with `ndim` trailing axes, to broadcast over stages."""
-    index = (..., *(None,) * ndim)
-    return GroupShape(
-        np.asarray(shape.ranks_per_node[index]), np.asarray(shape.nodes[index]), np.asarray(shape.stride[index])
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """One collective of every stage: `times` operations of `nbytes` (n, d) over groups whose fields are (n, 1).
+
+    The d are kinds of stages, or ranks.
+    """
+
+    op: str
+    nbytes: FloatArray
+    shape: GroupShape
+    times: FloatArray | float = 1.0
 
 
-def data_parallel_costs(
+def price_moves(cluster: Cluster, moves: Sequence[Move]) -> list[Estimate]:
+    """Seconds of each, by one call of the law for all moves of an operation: Estimates (n, d)."""
+    found: dict[int, Estimate] = {}
+    for op in dict.fromkeys(move.op for move in moves):
+        mine = [i for i, move in enumerate(moves) if move.op == op]
+        sizes = [moves[i].nbytes for i in mine]
+
+        def joined(name: str, mine: list[int] = mine) -> IntArray:
+            parts = (np.broadcast_to(getattr(moves[i].shape, name), moves[i].nbytes.shape) for i in mine)
+            return np.concatenate([part.reshape(-1) for part in parts])
+
+        shape = GroupShape(joined("ranks_per_node"), joined("nodes"), joined("stride"))
+        every = collectives.seconds(cluster, op, np.concatenate([size.reshape(-1) for size in sizes]), shape)
+        cuts = np.cumsum([size.size for size in sizes])[:-1]
+        values = (np.split(np.broadcast_to(part, every.mid.shape), cuts) for part in (every.mid, every.spread))
+        for i, mid, spread in zip(mine, *values, strict=True):
+            like = moves[i].nbytes.shape
+            found[i] = Estimate(mid.reshape(like), spread.reshape(like)) * moves[i].times
+    return [found[i] for i in range(len(moves))]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataParallelTraffic:
+    """What data parallelism moves, not priced yet.
+
+    Attributes
+    ----------
+    kinds : StageSums
+        Of the virtual stages; `unshard` and `reduce` are by kind, `gather` by rank.
+    unshard, reduce, gather : tuple of Move
+        One after another.
+    shards_s : ndarray (n, pp, chunks)
+        Of shards from host memory before each gather.
+    mirror_s, elements, other, copy_out_s, copy_in_s
+        As in `DataParallelCosts`.
+    """
+
+    kinds: StageSums
+    unshard: tuple[Move, ...]
+    reduce: tuple[Move, ...]
+    gather: tuple[Move, ...]
+    shards_s: FloatArray
+    mirror_s: Estimate
+    elements: FloatArray
+    other: FloatArray
+    copy_out_s: FloatArray
+    copy_in_s: FloatArray
+
+
+def data_parallel_costs(cluster: Cluster, traffic: Sequence[DataParallelTraffic]) -> list[DataParallelCosts]:
+    """Price the traffic of any number of groups of layouts together."""
+    moves = [move for each in traffic for move in (*each.unshard, *each.reduce, *each.gather)]
+    priced = iter(price_moves(cluster, moves))
+    found = []
+    for each in traffic:
+        nothing, none = (Estimate.of(np.zeros_like(like)) for like in (each.shards_s, each.elements))
+
+        def stages(moves: tuple[Move, ...], each: DataParallelTraffic = each, empty: Estimate = nothing) -> Estimate:
+            if not moves:
+                return empty
+            total = sum(islice(priced, len(moves) - 1), start=next(priced))
+            spread = np.broadcast_to(total.spread, total.mid.shape)
+            return Estimate(each.kinds.whole(total.mid), each.kinds.whole(spread))
+
+        unshard, reduce = stages(each.unshard), stages(each.reduce)
+        if each.shards_s.any():
+            unshard = unshard + Estimate.of(each.shards_s)
+        gather = none
+        if each.gather:
+            gather = sum(islice(priced, len(each.gather) - 1), start=next(priced))
+        rest = (each.mirror_s, each.elements, each.other, each.copy_out_s, each.copy_in_s)
+        found.append(DataParallelCosts(unshard, reduce, gather, *rest))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """How layouts gather parameters and reduce gradients: bytes (n, d) to moves."""
+
+    layouts: LayoutBatch
+    gpus_per_node: int
+    preset: FrameworkPreset
+    zero_stage: int
+    has_experts: bool
+
+    @property
+    def fsdp(self) -> FloatArray:
+        """Ranks that share dense state: ndarray (n, 1)."""
+        return (self.layouts.fsdp_degree * self.layouts.cp).astype(np.float64)[:, None]
+
+    @property
+    def expert_shard(self) -> FloatArray:
+        """Ranks that share expert state: ndarray (n, 1)."""
+        return self.layouts.expert_shard.astype(np.float64)[:, None]
+
+    @property
+    def whole(self) -> bool:
+        """Whether ZeRO-1 all-reduces whole gradients."""
+        return self.zero_stage == 1 and self.preset.zero1_all_reduce and not self.has_experts
+
+    def _move(self, op: str, nbytes: FloatArray, axis: str, times: FloatArray | float = 1.0) -> Move:
+        shape = self.layouts.group(axis, self.gpus_per_node)
+        wide = (np.asarray(part)[:, None] for part in (shape.ranks_per_node, shape.nodes, shape.stride))
+        return Move(op, nbytes, GroupShape(*wide), times)
+
+    def gathered(self, dense: FloatArray, expert: FloatArray) -> tuple[Move, ...]:
+        """Of parameters."""
+        if self.whole and self.preset.zero1_broadcast:  # every rank in turn
+            return (self._move("broadcast", dense / self.fsdp, "fsdp", self.fsdp),)
+        every = (self._move("all_gather", dense, "fsdp"),)
+        return (*every, self._move("all_gather", expert, "expert_shard")) if self.has_experts else every
+
+    def reduced(self, dense: FloatArray, expert: FloatArray) -> tuple[Move, ...]:
+        """Of gradients."""
+        if self.zero_stage == 0:
+            every: tuple[Move, ...] = (self._move("all_reduce", dense, "dp_cp"),)
+            return (*every, self._move("all_reduce", expert, "edp")) if self.has_experts else every
+        if self.whole:
+            return (self._move("all_reduce", dense, "fsdp"),)
+        every = (self._move("reduce_scatter", dense, "fsdp"),
+                 self._move("all_reduce", dense / self.fsdp, "replica"))  # fmt: skip
+        if self.has_experts:
+            every += (self._move("reduce_scatter", expert, "expert_shard"),
+                      self._move("all_reduce", expert / self.expert_shard, "expert_replica"))  # fmt: skip
+        return every
+
+
+def data_parallel_traffic(
     model: ModelSpec,
     workload: Workload,
     layouts: LayoutBatch,
@@ -180,8 +302,8 @@ def data_parallel_costs(
     vpp: int,
     schedule: str,
     zero_stage: int,
-) -> DataParallelCosts:
-    """Price the gradient and parameter collectives of layouts that share pp, vpp and ZeRO stage.
+) -> DataParallelTraffic:
+    """Gradient and parameter collectives of layouts that share pp, vpp and ZeRO stage.
 
     ZeRO-0 all-reduces gradients over dp·cp (experts over their own data-parallel group). ZeRO-1
     to 3 reduce-scatter within the shard group and all-reduce the shard over the replicas; ZeRO-1
@@ -192,64 +314,35 @@ def data_parallel_costs(
     parts = held.dense, held.expert
     sent, sent_expert = (part.gathered_bytes(held.weights, whole=zero_stage >= 3) for part in parts)
     grad = gradient_bytes(workload, preset)
-    gpn = cluster.gpus_per_node
     kinds = StageSums.of(model, pp, vpp, schedule, layouts.stage_layers)
-
-    def move(op: str, nbytes: FloatArray, axis: str) -> Estimate:
-        shape = layouts.group(axis, gpn)
-        if nbytes.ndim == 2:
-            return collectives.seconds(cluster, op, nbytes, _wide(shape, 1))
-        priced = collectives.seconds(cluster, op, kinds.of_whole(nbytes), _wide(shape, 1))
-        return Estimate(kinds.whole(priced.mid), kinds.whole(np.broadcast_to(priced.spread, priced.mid.shape)))
-
     k = float(plan.buckets)
-    fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None, None]
-    expert_shard = layouts.expert_shard.astype(np.float64)[:, None, None]
     has_experts = bool(np.any(held.expert.all > 0))
-    whole = zero_stage == 1 and preset.zero1_all_reduce and not has_experts
-
-    def gathered(dense_bytes: FloatArray, expert_bytes: FloatArray) -> Estimate:
-        if whole and preset.zero1_broadcast:  # every rank in turn
-            shards = fsdp if dense_bytes.ndim == 3 else fsdp[:, :, 0]
-            return move("broadcast", dense_bytes / shards, "fsdp") * shards
-        seconds = move("all_gather", dense_bytes, "fsdp")
-        return seconds + move("all_gather", expert_bytes, "expert_shard") if has_experts else seconds
-
-    def reduced(dense_bytes: FloatArray, expert_bytes: FloatArray) -> Estimate:
-        if zero_stage == 0:
-            seconds = move("all_reduce", dense_bytes, "dp_cp")
-            return seconds + move("all_reduce", expert_bytes, "edp") if has_experts else seconds
-        if whole:
-            return move("all_reduce", dense_bytes, "fsdp")
-        seconds = move("reduce_scatter", dense_bytes, "fsdp") + move("all_reduce", dense_bytes / fsdp, "replica")
-        if has_experts:
-            seconds = seconds + move("reduce_scatter", expert_bytes, "expert_shard")
-            seconds = seconds + move("all_reduce", expert_bytes / expert_shard, "expert_replica")
-        return seconds
-
-    nothing = Estimate.of(np.zeros_like(dense))
-    unshard = gathered(sent / k, sent_expert / k) if plan.unshard != "none" else nothing
-    if np.any(layouts.offload_parameters) and plan.unshard != "none":
-        unshard = unshard + _from_host(layouts, cluster, (sent / fsdp + sent_expert / expert_shard) / k)
-    gather = Estimate.of(np.zeros(dense.shape[:2]))
-    if plan.gather_after_step:
-        gather = gathered(sent.sum(axis=2), sent_expert.sum(axis=2))
-    reduce = reduced(dense * grad / k, expert * grad / k) if plan.reduce != "none" else nothing
-    own, own_expert = (1.0 if zero_stage == 0 else shard[:, :, 0] for shard in (fsdp, expert_shard))
+    way = _Way(layouts, cluster.gpus_per_node, preset, zero_stage, has_experts)
+    fsdp, expert_shard = way.fsdp, way.expert_shard
+    of, unshards = kinds.of_whole, plan.unshard != "none"
+    shards = np.zeros_like(dense)
+    if np.any(layouts.offload_parameters) and unshards:
+        own_bytes = (sent / fsdp[:, :, None] + sent_expert / expert_shard[:, :, None]) / k
+        shards = shard_seconds(cluster, own_bytes * layouts.offload_parameters[:, None, None])
+    own, own_expert = (1.0, 1.0) if zero_stage == 0 else (fsdp, expert_shard)
     elements = np.asarray(dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert)
-    other = np.asarray(held.dense.other.sum(axis=2) / own)
     mirror = Estimate.of(np.zeros(dense.shape[:2]))
     if get_schedule(schedule).directions > 1:
         mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
     copies = np.zeros_like(dense), np.zeros_like(dense)
-    if preset.shard_copies and zero_stage >= 3 and plan.unshard != "none":
+    if preset.shard_copies and zero_stage >= 3 and unshards:
         copies = _shard_copies(workload, preset, cluster, (sent + sent_expert) / k, (dense + expert) / k)
-    return DataParallelCosts(unshard, reduce, gather, mirror, elements, other, *copies)
-
-
-def _from_host(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray) -> Estimate:
-    """Seconds in which the shards of one bucket come from host memory, where they lie there."""
-    return Estimate.of(shard_seconds(cluster, nbytes * layouts.offload_parameters[:, None, None]))
+    return DataParallelTraffic(
+        kinds,
+        way.gathered(of(sent) / k, of(sent_expert) / k) if unshards else (),
+        way.reduced(of(dense) * grad / k, of(expert) * grad / k) if plan.reduce != "none" else (),
+        way.gathered(sent.sum(axis=2), sent_expert.sum(axis=2)) if plan.gather_after_step else (),
+        shards,
+        mirror,
+        elements,
+        np.asarray(held.dense.other.sum(axis=2) / own),
+        *copies,
+    )
 
 
 def _shard_copies(

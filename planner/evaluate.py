@@ -33,9 +33,8 @@ IntArray = NDArray[np.int64]
 
 def bounds(group: Group, positions: IntArray | None = None) -> FloatArray:
     """Lower bound on the step time of the layouts at `positions` of a group (all unless given): ndarray (b,)."""
-    costs, microbatches = group.costs, group.microbatches
-    if positions is not None:
-        costs, microbatches = costs.take(positions), microbatches[positions]
+    positions = np.arange(len(group.index)) if positions is None else positions
+    costs, microbatches = group.durations.costs(positions, folded=True), group.microbatches[positions]
     return lower_bound(group.schedule, group.pp, microbatches, group.vpp, costs, group.comm)
 
 
@@ -46,7 +45,7 @@ def exact_seconds(group: Group, positions: IntArray) -> FloatArray:
     for m in np.unique(counts):
         chosen = counts == m
         dag = build_dag(group.schedule, group.pp, int(m), group.vpp, group.comm)
-        result[chosen] = step_seconds(dag, durations(dag, group.costs.take(positions[chosen])))
+        result[chosen] = step_seconds(dag, durations(dag, group.durations.costs(positions[chosen])))
     return result
 
 
@@ -67,7 +66,7 @@ def detail(
     layout = group.layouts.layout(position)
     microbatches = int(group.microbatches[position])
     dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, group.comm)
-    costs = group.costs.take(np.asarray([position]))
+    costs = group.durations.costs(np.asarray([position]))
     timing = simulate(dag, durations(dag, costs))
     low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(costs, group.spreads, position))))
     phases = _phases(group, position, microbatches, timeline.phases(dag, timing, 0))
@@ -203,7 +202,7 @@ def _serial_seconds(group: Group, position: int, microbatches: int) -> float:
     reductions after every micro-batch follow one another at the end.
     """
     comm = replace(group.comm, reduce="none" if group.comm.reduce == "none" else "end", prefetch=0, p2p_blocking=True)
-    costs = group.costs.take(np.asarray([position]))
+    costs = group.durations.costs(np.asarray([position]))
     dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, comm)
     seconds = float(step_seconds(dag, durations(dag, costs))[0])
     hidden = sum(float(v[position].max()) for v in group.hidden.values()) * microbatches

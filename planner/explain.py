@@ -106,7 +106,7 @@ def _stream_rows(priced: PricedModel, group: Group) -> Iterator[dict[str, Any]]:
 
     Seconds of the rank that spends most on each.
     """
-    costs, comm, m = group.costs.take(np.arange(1)), group.comm, int(group.microbatches[0])
+    costs, comm, m = group.durations.costs(np.arange(1)), group.comm, int(group.microbatches[0])
     zero, spreads = int(group.layouts.zero_stage[0]), group.spreads
     shard, law = ("fsdp" if zero else "dp_cp"), float(spreads.data_parallel[0])
     gathers = {"none": 0, "once": 1, "forward": m, "each": 2 * m}[comm.unshard]

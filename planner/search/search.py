@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InputError
 from hwmodels.units import format_bytes
-from planner.assemble import Group, assemble, dag_groups, group_memory
+from planner.assemble import Group, assemble_all, dag_groups, group_memory
 from planner.evaluate import bounds, detail, exact_seconds
 from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
@@ -83,7 +83,7 @@ def search(
     tell(f"{int(fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom")
     if not fits.any():
         raise too_large(priced, space or Space(), memory_headroom)
-    groups = [assemble(priced, *key) for key in dag_groups(priced, np.flatnonzero(fits))]
+    groups = assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits))))
     best, simulated, proven = _best(groups, top, tell)
     rows = [_row(priced, groups[g], i, rank) for rank, (_, g, i) in enumerate(best, 1)]
     rows = _mark_pareto(rows)

@@ -215,6 +215,8 @@ def _whole(pieces: FloatArray) -> FloatArray:
     """Sum over the buckets (..., K): ndarray (...); equal buckets in one place of memory are not added one by one."""
     if pieces.strides[-1] == 0:
         return np.asarray(pieces[..., 0] * pieces.shape[-1])
+    if pieces.shape[-1] <= 2:
+        return np.asarray(pieces[..., 0] + pieces[..., 1] if pieces.shape[-1] == 2 else pieces[..., 0])
     return np.asarray(pieces.sum(axis=-1))
 
 
