@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from reports.text import markdown_table
+
 Record = Mapping[str, Any]
 
 _TIME_HEADER = (
@@ -51,29 +53,22 @@ def training_page(content: Mapping[str, Any], records: Sequence[Record], command
         f"Made by `{command}`; do not edit. {said}.", "",
         *_TEXT, "",
         "## Time", "",
-        *table(_TIME_HEADER, [_time_cells(group, inside) for group in times], left=2), "",
+        *markdown_table(_TIME_HEADER, [_time_cells(group, inside) for group in times], left=2), "",
         "## Memory", "",
         "A figure is compared with what it counts, of the rank it speaks of: `allocated` and `reserved` as PyTorch",
         "reports them, `unstated` what the framework's own log prints, `one kind` where all rows of a group agree.", "",
-        *table(_MEMORY_HEADER, [_memory_cells(group) for group in memory], left=2), "",
+        *markdown_table(_MEMORY_HEADER, [_memory_cells(group) for group in memory], left=2), "",
         "## Verdicts", "",
         margin, "",
         *_verdicts(content["oom"], records), "",
         "## Bias by device", "",
         "Of the time of all rows that a source measured with full configuration (trust A), in the direction of a step",
         "time: positive is a prediction that is too slow.", "",
-        *table(("device", "n", "bias", "median error"), _by_device(records)), "",
+        *markdown_table(("device", "n", "bias", "median error"), _by_device(records)), "",
         "## Rows that are not predicted", "",
-        *table(("rows", "why"), [(str(count), why) for count, why in _reasons(content["skipped"])], left=2), "",
+        *markdown_table(("rows", "why"), _reasons(content["skipped"]), left=2), "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """Lines of a Markdown table, the first `left` columns flush left and the others right; a dash without rows."""
-    rule = [":--" if i < left else "--:" for i in range(len(header))]
-    body = [[cell.replace("|", "\\|") for cell in row] for row in rows] or [["–"] * len(header)]
-    return ["| " + " | ".join(row) + " |" for row in (header, rule, *body)]
 
 
 def _of_memory(group: Mapping[str, Any]) -> bool:
@@ -133,7 +128,7 @@ def _verdicts(oom: Mapping[str, int], records: Iterable[Record]) -> list[str]:
         ("worked", oom["false_oom"], oom["at_risk_of_worked"], worked - oom["false_oom"] - oom["at_risk_of_worked"]),
     ]
     header = ("run", "called out of memory", "called at risk", "called fitting")
-    return table(header, [(name, *(str(count) for count in counts)) for name, *counts in rows])
+    return markdown_table(header, [(name, *(str(count) for count in counts)) for name, *counts in rows])
 
 
 def _by_device(records: Iterable[Record]) -> list[list[str]]:
@@ -147,9 +142,9 @@ def _by_device(records: Iterable[Record]) -> list[list[str]]:
     ]
 
 
-def _reasons(skipped: Iterable[Mapping[str, Any]]) -> list[tuple[int, str]]:
+def _reasons(skipped: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """How many rows were skipped, by reason, the most frequent first."""
     found: dict[str, int] = {}
     for row in skipped:
         found[row["reason"]] = found.get(row["reason"], 0) + 1
-    return [(count, why) for why, count in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
+    return [(str(count), why) for why, count in sorted(found.items(), key=lambda item: (-item[1], item[0]))]

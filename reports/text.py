@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hwmodels.units import format_bandwidth, format_bytes, format_percent, format_seconds, format_usd
@@ -54,3 +54,10 @@ def value(key: str, item: Any) -> str:
 def is_number(item: Any) -> bool:
     """Whether a cell holds a finite number (and is aligned and sorted as one)."""
     return isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    """Lines of a Markdown table, the first `left` columns flush left and the others right; a dash without rows."""
+    rule = [":--" if i < left else "--:" for i in range(len(header))]
+    body = [[cell.replace("|", "\\|") for cell in row] for row in rows] or [["–"] * len(header)]
+    return ["| " + " | ".join(row) + " |" for row in (header, rule, *body)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ Table = tuple[Sequence[str], list[dict[str, Any]], Callable[[dict[str, Any]], Se
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("list", help="What ships: models, devices, clusters, schedules.")(list_)
+    app.command("list", help="What ships: models, devices, clusters, schedules, frameworks and their switches.")(list_)
 
 
 def list_(
@@ -23,26 +24,17 @@ def list_(
         str | None,
         typer.Argument(
             metavar="KIND",
-            help=", ".join(
-                (
-                    "models",
-                    "devices",
-                    "clusters",
-                    "schedules",
-                    "frameworks",
-                    "precisions",
-                    "optimizers",
-                    "scenarios",
-                    "rules",
-                )
-            )
-            + "; all of them if not given.",
+            help="models, devices, clusters, schedules, frameworks, switches, precisions, optimizers, scenarios or "
+            "rules; all of them if not given.",
         ),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE.md", help="Write the tables as a page.")
     ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Print one kind, or all of them."""
-    from planner.cli.output import print_json, print_table
+    from planner.cli.output import note, print_json, print_table
 
     if kind is not None and kind not in KINDS:
         from difflib import get_close_matches
@@ -51,11 +43,28 @@ def list_(
         raise InputError(Fault(f"cannot list {kind!r}", "list", "", near[0] if near else " or ".join(KINDS)))
     chosen = [kind] if kind is not None else list(KINDS)
     found = {name: KINDS[name]() for name in chosen}
-    if json:
+    if markdown is not None:
+        note(f"page written to {write_page(markdown, found, kind)}")
+    elif json:
         print_json({"schema": 1, **{name: rows for name, (_, rows, _) in found.items()}})
-        return
+    else:
+        for name, (header, rows, cells) in found.items():
+            print_table(f"{name} ({len(rows)})", header, [cells(row) for row in rows], left=LEFT[name])
+
+
+def write_page(path: Path, found: dict[str, Table], kind: str | None) -> Path:
+    """The tables as Markdown, with the command that makes the page again."""
+    import os
+
+    from planner.files import write_text
+    from reports.text import markdown_table
+
+    words = ["python -m planner list", *([kind] if kind else []), "--markdown", os.path.relpath(path)]
+    lines = ["# What ships", "", f"Made by `{' '.join(words)}`; do not edit.", ""]
     for name, (header, rows, cells) in found.items():
-        print_table(f"{name} ({len(rows)})", header, [cells(row) for row in rows], left=LEFT[name])
+        lines += [f"## {name.capitalize()} ({len(rows)})", ""]
+        lines += [*markdown_table(header, [cells(row) for row in rows], left=LEFT[name]), ""]
+    return write_text(path, "\n".join(lines))
 
 
 def _models() -> Table:
@@ -177,12 +186,43 @@ def _schedules() -> Table:
 
 def _frameworks() -> Table:
     from planner import frameworks
+    from planner.frameworks import switches
 
     rows = []
     for name in frameworks.names():
         found = frameworks.get(name)
-        rows.append({"name": name, "attention": found.attention, "grad_dtype": found.grad_dtype})
-    return ("name", "attention", "gradients"), rows, lambda r: (r["name"], r["attention"], r["grad_dtype"])
+        hosts = {key: getattr(found, key) for key in ("kernel_s", "microbatch_s", "step_s")}
+        rows.append({
+            "name": name, "attention": found.attention, "grad_dtype": found.grad_dtype, "zero_stage": found.zero_stage,
+            "zero_stages": found.zero_stages, "cp_kind": found.cp_kind if found.cp_kinds else None,
+            "cp_kinds": found.cp_kinds, "recomputes": found.recomputes, "schedules": found.schedules,
+            "switches": dict(switches.departures(found)), "host_s": {k: float(h) for k, h in hosts.items()},
+            "host_source": {key: host.source for key, host in hosts.items() if host.rows or float(host)},
+            "about": found.notes, "source": found.source,
+        })  # fmt: skip
+
+    def cells(row: dict[str, Any]) -> Sequence[str]:
+        zero = f"{row['zero_stage']} of {','.join(map(str, row['zero_stages']))}"
+        others = [kind for kind in row["cp_kinds"] if kind != row["cp_kind"]]
+        kinds = ", ".join([row["cp_kind"], *others]) if row["cp_kind"] else "none"
+        sets = ", ".join(f"{name}={word}" for name, word in row["switches"].items())
+        return row["name"], zero, kinds, sets or "-", row["about"]
+
+    return ("name", "zero", "context parallel", "switches it sets otherwise", "about"), rows, cells
+
+
+def _switches() -> Table:
+    from planner import frameworks
+    from planner.frameworks import switches
+
+    presets = {name: dict(switches.departures(frameworks.get(name))) for name in frameworks.names()}
+    about = switches.meanings()
+    rows = [
+        {"name": name, "default": default, "about": about[name],
+         "presets": {preset: sets[name] for preset, sets in presets.items() if name in sets}}
+        for name, default in switches.defaults().items()
+    ]  # fmt: skip
+    return ("name", "default", "meaning"), rows, lambda r: (r["name"], r["default"] or "-", r["about"])
 
 
 def _precisions() -> Table:
@@ -230,12 +270,13 @@ KINDS: dict[str, Callable[[], Table]] = {
     "clusters": _clusters,
     "schedules": _schedules,
     "frameworks": _frameworks,
+    "switches": _switches,
     "precisions": _precisions,
     "optimizers": _optimizers,
     "scenarios": _scenarios,
     "rules": _rules,
 }
 LEFT = {
-    "models": 2, "devices": 2, "clusters": 2, "schedules": 5, "frameworks": 3, "precisions": 4, "optimizers": 1,
-    "scenarios": 2, "rules": 2,
+    "models": 2, "devices": 2, "clusters": 2, "schedules": 5, "frameworks": 5, "switches": 3, "precisions": 4,
+    "optimizers": 3, "scenarios": 2, "rules": 2,
 }  # fmt: skip

@@ -7,13 +7,16 @@ model, CUDA graphs, gradients reduced in bf16) says so with a switch. Switches a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import lru_cache
+from inspect import cleandoc
 from typing import Any
 
 from hwmodels.errors import Fault, InputError
 from planner.frameworks.base import FrameworkPreset
+from planner.moe_switches import MoeSwitches
 
 Switches = tuple[tuple[str, str], ...]
 
@@ -33,6 +36,9 @@ COMPILED: tuple[str, ...] = ("fused_elementwise", "fused_norm", "fused_residual_
 (`torchtitan/models/llama3/infra/parallelize.py` ``apply_compile``). A compiled loss is `fused_cross_entropy`."""
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(FrameworkPreset) if f.name in SWITCHES}
+_ATTRIBUTE = re.compile(r"(?P<names>\w+(?:, \w+)*) : ")
+"""First line of an attribute in a numpydoc docstring."""
+
 _YES_NO = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
 
 
@@ -99,3 +105,31 @@ def applied(preset: FrameworkPreset, switches: Switches) -> FrameworkPreset:
 def described(switches: Switches) -> str:
     """``name=value`` pairs for a table; blank without any."""
     return ", ".join(f"{name}={text}" for name, text in switches)
+
+
+def departures(preset: FrameworkPreset) -> Switches:
+    """What a preset sets otherwise than a well-made framework by default, as switches."""
+    return tuple((name, _word(getattr(preset, name))) for name in SWITCHES if getattr(preset, name) != _DEFAULTS[name])
+
+
+def defaults() -> dict[str, str]:
+    """The word that each switch has where no preset sets it."""
+    return {name: _word(value) for name, value in _DEFAULTS.items()}
+
+
+def meanings() -> dict[str, str]:
+    """What each switch means: its attribute in the docstrings of the contract, on one line."""
+    found: dict[str, str] = {}
+    for contract in (FrameworkPreset, MoeSwitches):
+        lines = cleandoc(contract.__doc__ or "").splitlines()
+        named: tuple[str, ...] = ()
+        for line in lines:
+            if head := _ATTRIBUTE.match(line):
+                named = tuple(name.strip() for name in head["names"].split(","))
+            elif line.startswith("    "):
+                found |= {name: f"{found.get(name, '')} {line.strip()}".strip() for name in named}
+    return {name: found[name].replace("``", "`") for name in SWITCHES}
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

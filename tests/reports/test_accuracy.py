@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from reports.accuracy import table, training_page
+from reports.accuracy import training_page
+from reports.text import markdown_table
 
 MARGIN = "Five per cent each way."
 
@@ -89,5 +90,5 @@ def test_every_row_of_a_table_has_the_columns_of_its_head(page: list[str]) -> No
 
 
 def test_a_table_escapes_bars_and_says_when_it_is_empty() -> None:
-    assert table(("a", "b"), [("x|y", "1")]) == ["| a | b |", "| :-- | --: |", "| x\\|y | 1 |"]
-    assert table(("a", "b"), [], left=2)[-1] == "| – | – |"
+    assert markdown_table(("a", "b"), [("x|y", "1")]) == ["| a | b |", "| :-- | --: |", "| x\\|y | 1 |"]
+    assert markdown_table(("a", "b"), [], left=2)[-1] == "| – | – |"
