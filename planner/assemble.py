@@ -183,20 +183,20 @@ def assemble_all(priced: PricedModel, shapes: Sequence[Shape]) -> list[Group]:
             data_parallel_traffic(priced.model, priced.workload, layouts.take(first), priced.cluster, priced.preset,
                                   plans[-1], pp, vpp, schedule, zero_stage)
         )  # fmt: skip
-        same.append((layouts.take(first), inverse))
+        same.append((layouts, layouts.take(first), inverse))
     costs = data_parallel_costs(priced.cluster, traffic)
     return [
-        _assembled(priced, shape, plan, alike, data, inverse)
-        for shape, plan, (alike, inverse), data in zip(shapes, plans, same, costs, strict=True)
+        _assembled(priced, shape, layouts, plan, alike, data, inverse)
+        for shape, plan, (layouts, alike, inverse), data in zip(shapes, plans, same, costs, strict=True)
     ]
 
 
 def _assembled(
-    priced: PricedModel, shape: Shape, comm: CommPlan, alike: LayoutBatch, data: DataParallelCosts, same_data: IntArray
-) -> Group:
+    priced: PricedModel, shape: Shape, layouts: LayoutBatch, comm: CommPlan, alike: LayoutBatch,
+    data: DataParallelCosts, same_data: IntArray,
+) -> Group:  # fmt: skip
     """The group of one shape; `alike` have its distinct data-parallel traffic, which costs `data`."""
     index, pp, vpp, schedule, zero_stage, *_ = shape
-    layouts = priced.layouts.take(index)
     first, same_work = layouts.distinct(MICROBATCH_KEYS)
     stages = StagePrices.of(priced, index[first], pp, vpp, schedule)
     work = stages.work()

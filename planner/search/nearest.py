@@ -27,12 +27,11 @@ def peak_bytes(priced: PricedModel) -> FloatArray:
     """Peak bytes of every layout, on the rank that needs most: ndarray (n,)."""
     layouts = priced.layouts
     peak = np.zeros(len(layouts))
-    keys = np.stack([layouts.pp, layouts.vpp, layouts.schedule], axis=1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    inverse = inverse.reshape(-1)
-    for i, (pp, vpp, schedule) in enumerate(unique):
+    first, inverse = layouts.distinct(("pp", "vpp", "schedule"))
+    for i, f in enumerate(first):
         index = np.flatnonzero(inverse == i)
-        sized = group_memory(priced, index, int(pp), int(vpp), SCHEDULES[int(schedule)])
+        pp, vpp, schedule = int(layouts.pp[f]), int(layouts.vpp[f]), SCHEDULES[int(layouts.schedule[f])]
+        sized = group_memory(priced, index, pp, vpp, schedule)
         peak[index] = sized.peak_bytes.max(axis=1)
     return peak
 

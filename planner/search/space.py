@@ -237,9 +237,10 @@ def _grid(
             columns[name] = axis
             continue
         n = len(next(iter(columns.values())))
-        columns = {k: np.repeat(v, len(axis)) for k, v in columns.items()}
+        if len(axis) > 1:
+            columns = {k: np.repeat(v, len(axis)) for k, v in columns.items()}
         columns[name] = np.tile(axis, n)
-        keep = np.ones(n * len(axis), dtype=np.bool_)
+        keep: NDArray[np.bool_] | None = None
         if name == "sp":
             keep = (columns["sp"] == 0) | (columns["tp"] > 1)
         elif name == "vpp":
@@ -268,5 +269,6 @@ def _grid(
         elif name == "cp_ulysses":
             two = (columns["cp_kind"] == OPEN_CP_KINDS.index("hierarchical")) & (columns["cp"] > 1)
             keep = (columns["cp_ulysses"] > 0) == two
-        columns = {k: v[keep] for k, v in columns.items()}
+        if keep is not None and not keep.all():
+            columns = {k: v[keep] for k, v in columns.items()}
     return columns
