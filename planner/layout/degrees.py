@@ -353,28 +353,31 @@ class LayoutBatch:
         (the first of Megatron-Core's ``hierarchical_context_parallel_sizes``).
         """
         one = np.ones_like(self.tp)
-        table: dict[str, tuple[IntArray, IntArray]] = {
-            "tp": (self.tp, one),
-            "cp": (self.cp, self.tp),
-            "cp_inner": (self.cp_inner, self.tp),
-            "cp_outer": (self.cp_outer, np.asarray(self.tp * self.cp_inner)),
-            "dp": (self.dp, np.asarray(self.tp * self.cp)),
-            "dp_cp": (np.asarray(self.dp * self.cp), self.tp),
-            "fsdp": (np.asarray(self.fsdp_degree * self.cp), self.tp),
-            "replica": (np.asarray(self.dp // self.fsdp_degree), np.asarray(self.tp * self.cp * self.fsdp_degree)),
-            "etp": (self.etp, one),
-            "ep": (self.ep, self.etp),
-            "ep_etp": (np.asarray(self.ep * self.etp), one),
-            "edp": (self.edp, np.asarray(self.ep * self.etp)),
-            "expert_shard": (self.expert_shard, np.asarray(self.ep * self.etp)),
-            "expert_replica": (
+        table: dict[str, Callable[[], tuple[IntArray, IntArray]]] = {
+            "tp": lambda: (self.tp, one),
+            "cp": lambda: (self.cp, self.tp),
+            "cp_inner": lambda: (self.cp_inner, self.tp),
+            "cp_outer": lambda: (self.cp_outer, np.asarray(self.tp * self.cp_inner)),
+            "dp": lambda: (self.dp, np.asarray(self.tp * self.cp)),
+            "dp_cp": lambda: (np.asarray(self.dp * self.cp), self.tp),
+            "fsdp": lambda: (np.asarray(self.fsdp_degree * self.cp), self.tp),
+            "replica": lambda: (
+                np.asarray(self.dp // self.fsdp_degree),
+                np.asarray(self.tp * self.cp * self.fsdp_degree),
+            ),
+            "etp": lambda: (self.etp, one),
+            "ep": lambda: (self.ep, self.etp),
+            "ep_etp": lambda: (np.asarray(self.ep * self.etp), one),
+            "edp": lambda: (self.edp, np.asarray(self.ep * self.etp)),
+            "expert_shard": lambda: (self.expert_shard, np.asarray(self.ep * self.etp)),
+            "expert_replica": lambda: (
                 np.asarray(self.edp // self.expert_shard),
                 np.asarray(self.ep * self.etp * self.expert_shard),
             ),
-            "pp": (self.pp, np.asarray(self.tp * self.cp * self.dp)),
-            "world": (self.world, one),
+            "pp": lambda: (self.pp, np.asarray(self.tp * self.cp * self.dp)),
+            "world": lambda: (self.world, one),
         }
-        return table[name]
+        return table[name]()
 
     def group(self, name: str, gpus_per_node: int) -> GroupShape:
         """Shape of the groups of one axis on nodes of `gpus_per_node` GPUs."""
