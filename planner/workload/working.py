@@ -21,14 +21,15 @@ def weight_gradient_bytes(ops: Iterable[Op], s: Shapes) -> FloatArray:
 
     Megatron's own linear layers make a tensor of the weight's size in any case: the gradient that is added, or, where
     the GEMM has added it itself, an empty one that lets the backward hooks run (megatron/core/tensor_parallel/
-    layers.py, ``grad_added_to_main_grad``). 0 where autograd keeps the gradient as it is.
+    layers.py, ``grad_added_to_main_grad``). A grouped linear layer makes those of all its experts before their GEMMs
+    (transformer_engine/pytorch/module/grouped_linear.py, ``wgrad_list``). 0 where autograd keeps the gradient as it is.
     """
     if not s.preset.main_grad_buffer or s.lora is not None:
         return np.zeros(())
     most = np.zeros(())
     for op in ops:
         if op.phase == "backward_weight" and op.kind in ("gemm", "grouped_gemm") and op.impl != "batched":
-            elements = op.dims["m"] * op.dims["n"]
+            elements = op.dims["m"] * op.dims["n"] * op.dims.get("groups", 1.0)
             most = np.maximum(most, elements * s.width)
     return np.asarray(most)
 

@@ -377,7 +377,15 @@ OFFLOADED = [
         ("activations stages", "moe", A, "generic", {"pp": 4, "dp": 2, "offload_activations": 1}),
     )
 ]
-CASES = (*CASES, *OFFLOADED, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
+UPDATED = [
+    _case(f"updates {name}", model, A, framework, 16, 512, **degrees)
+    for name, model, framework, degrees in (
+        ("experts one by one", "jamba-like", "megatron-2021", {"tp": 2, "dp": 4}),
+        ("experts together", "jamba-like", "primus", {"dp": 8, "ep": 2}),
+    )
+]
+"""Where the largest weight gradient on its way to a main gradient is that of experts."""
+CASES += (*UPDATED, *OFFLOADED, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",

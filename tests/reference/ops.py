@@ -240,6 +240,8 @@ class Rank:
         law = self.narrow.law if self.narrow else self.dtype
         if self.lora is None:
             self.gradients.append(groups * rows * n_out * self.width)
+            # modules of their own one after another; a grouped linear layer allocates the gradients of all
+            self.updates.append(n_in * n_out * (1.0 if how == "loop" else groups))
         for suffix, way, m, n, k in (
             ("", "F", rows, n_out, n_in),
             (".dgrad", "I", rows, n_in, n_out),
