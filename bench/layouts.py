@@ -21,12 +21,12 @@ import numpy as np
 
 from hwmodels import cluster as clusters
 from planner import model as models
-from planner.assemble import Group, assemble_all, dag_groups
 from planner.evaluate import bounds, exact_seconds
 from planner.plan import Workload
 from planner.priced import price_model
 from planner.search.nearest import peak_bytes
 from planner.search.space import Space, enumerate_layouts
+from planner.step.assemble import Group, assemble_all, dag_groups
 
 SPACE = Space(
     cp=(1, 2, 4, 8, 16), fsdp=(0, 8, 16, 32, 64, 128, 256), mbs=(1, 2, 4, 8, 16),

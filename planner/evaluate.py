@@ -12,11 +12,8 @@ from hwmodels.cluster import Cluster
 from hwmodels.kernels.formats import format_of
 from hwmodels.units import format_bytes
 from planner import power
-from planner.assemble import Group
 from planner.flops import formula_of, hardware_flops, model_flops
-from planner.intervals import interval, shifted
 from planner.layout import Layout
-from planner.link_traffic import link_traffic
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
 from planner.notes import memory_notes, notes
 from planner.precision import recipe_of
@@ -26,6 +23,9 @@ from planner.simulate import timeline
 from planner.simulate.bound import lower_bound
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.maxplus import simulate, step_seconds
+from planner.step.assemble import Group
+from planner.step.intervals import interval, shifted
+from planner.step.link_traffic import link_traffic
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -9,11 +9,11 @@ import numpy as np
 
 from hwmodels.kernels.formats import format_of
 from hwmodels.kernels.memory import memory_coefficient
-from planner.assemble import Group
 from planner.price import BlockPrice, OpPrice, overlapped, partners
 from planner.priced import PricedModel
 from planner.recompute import kind_counts
 from planner.schedule import get as get_schedule
+from planner.step.assemble import Group
 from planner.workload.recompute import rerun_share
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from hwmodels.cluster import Cluster
-from planner.assemble import assemble, dag_groups, group_memory
 from planner.evaluate import detail
 from planner.explain import explain_rows
 from planner.layout import Layout, LayoutBatch, RuleContext, validate
@@ -15,6 +14,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Prediction, Workload
 from planner.priced import PricedModel, price_model
 from planner.results import Step
+from planner.step.assemble import assemble, dag_groups, group_memory
 
 
 def predict(

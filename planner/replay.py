@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hwmodels.cluster import Cluster
-from planner.assemble import assemble, dag_groups
 from planner.layout import Layout, LayoutBatch
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -17,6 +16,7 @@ from planner.results import TimelineEvent
 from planner.simulate import timeline
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.events import simulate_events
+from planner.step.assemble import assemble, dag_groups
 
 
 @dataclass(frozen=True, slots=True)

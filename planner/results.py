@@ -173,7 +173,7 @@ class Step:
     energy_kwh_per_mtoken, co2_kg_per_mtoken : float or None
         For a million tokens, at the meter; None where the device's power is not known.
     traffic : dict of str to LinkBytes
-        Communication phase -> what a GPU sends in a step, mean over the ranks (`planner.link_traffic`).
+        Communication phase -> what a GPU sends in a step, mean over the ranks (`planner.step.link_traffic`).
     """
 
     step_s: Interval

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner import power
 from planner.flops import formula_of
-from planner.intervals import UNEXPLAINED
 from planner.layout import Layout
 from planner.notes.device import device_notes
 from planner.notes.expert import expert_notes
@@ -14,6 +13,7 @@ from planner.notes.model import model_notes
 from planner.notes.training import training_notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
+from planner.step.intervals import UNEXPLAINED
 
 __all__ = ["memory_notes", "notes"]
 

@@ -14,13 +14,13 @@ import numpy as np
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
 from hwmodels.units import format_bytes
-from planner.assemble import assemble, dag_groups
 from planner.evaluate import exact_seconds
 from planner.layout import Layout, LayoutBatch, RuleContext, validate
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.predict import predict
 from planner.priced import price_model
+from planner.step.assemble import assemble, dag_groups
 
 MOST = 256
 """Micro-batches up to which a flip is looked for: beyond it hardly any bubble is left to win."""

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InfeasibleError
 from hwmodels.units import format_bytes
-from planner.assemble import group_memory
 from planner.layout import SCHEDULES, RuleContext, faults
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
 from planner.search.balance import with_balanced_stages
 from planner.search.space import Enumerated, Space, enumerate_layouts
+from planner.step.assemble import group_memory
 
 FloatArray = NDArray[np.float64]
 MOST_TIMES = 256

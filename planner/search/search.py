@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InputError
 from hwmodels.units import format_bytes
-from planner.assemble import Group, assemble_all, dag_groups, group_memory
 from planner.evaluate import bounds, detail, exact_seconds
 from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
@@ -26,6 +25,7 @@ from planner.search.balance import with_balanced_stages
 from planner.search.nearest import illegal, peak_bytes, too_large
 from planner.search.result import Row, SearchResult
 from planner.search.space import Space, enumerate_layouts
+from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -1,6 +1,6 @@
 """What the two engines are given: durations (`StageCosts`) and the shape of the communication (`CommPlan`).
 
-Prices are turned into these by `planner.assemble`; no layout, model or device reaches the
+Prices are turned into these by `planner.step.assemble`; no layout, model or device reaches the
 engines. The leading axis of every array is the candidate, so one DAG times many at once.
 """
 

@@ -168,7 +168,7 @@ class Block:
         `saved_bytes` by what a selective policy drops of it; empty where nothing is ever recomputed.
     kept_bytes, rebuilt_bytes : array
         Kept under the layout's own policy where it works on this block, and rebuilt by it at a time; filled where
-        blocks stand for layouts (`planner.assemble.lowered_for`).
+        blocks stand for layouts (`planner.step.assemble.lowered_for`).
     weight_bytes : array
         Kept per micro-batch between the input and the weight gradient where the backward is split: inputs
         of the matrices and gradients of their outputs (`planner.workload.split`).

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from hwmodels import cluster as clusters
 from planner import model as models
-from planner.assemble import assemble, dag_groups, group_memory
 from planner.evaluate import bounds, exact_seconds
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
 from planner.search.space import Space, enumerate_layouts
+from planner.step.assemble import assemble, dag_groups, group_memory
 
 CASES = {
     "dense": ("llama-3-8b", "dgx-h100:4", Workload(8192, 64, framework="generic"),

@@ -8,7 +8,6 @@ import pytest
 from hwmodels.cluster import load
 from hwmodels.errors import InputError
 from planner import frameworks
-from planner.assemble import lowered_for
 from planner.flops import hardware_flops, model_flops
 from planner.frameworks.base import RECOMPUTES
 from planner.layout import RECOMPUTE, Layout, LayoutBatch
@@ -34,6 +33,7 @@ from planner.priced import price_model
 from planner.recompute import Stages
 from planner.search import Space
 from planner.search.space import enumerate_layouts
+from planner.step.assemble import lowered_for
 from planner.workload.lower import lower
 from planner.workload.op import Block, Op
 from planner.workload.recompute import kept_bytes, rebuilt_bytes, rerun_share

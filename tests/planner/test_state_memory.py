@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmodels.cluster import load
-from planner.assemble import dag_groups, group_memory
 from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch, RuleContext, check, split_id
 from planner.model import load as load_model
@@ -16,6 +15,7 @@ from planner.plan import Workload
 from planner.priced import price_model
 from planner.stages import layer_counts, over_stages
 from planner.state import block_parameters, local_parameters, state_bytes
+from planner.step.assemble import dag_groups, group_memory
 
 
 def gpt(layers: int = 8) -> ModelSpec:

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from hwmodels.cluster import load
-from planner.assemble import dag_groups, group_memory
 from planner.layout import Layout, LayoutBatch
 from planner.memory import MOMENTS, MemoryEstimate
 from planner.model.shape import from_shape
@@ -12,6 +11,7 @@ from planner.model.spec import ModelSpec, count
 from planner.plan import Workload
 from planner.priced import price_model
 from planner.results import MEMORY_CATEGORIES
+from planner.step.assemble import dag_groups, group_memory
 
 MIB = 2**20
 

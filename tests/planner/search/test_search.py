@@ -5,7 +5,6 @@ import pytest
 
 from hwmodels.cluster import load
 from hwmodels.errors import InfeasibleError, InputError
-from planner.assemble import assemble, dag_groups
 from planner.evaluate import bounds, exact_seconds
 from planner.layout import Layout
 from planner.model import load as load_model
@@ -16,6 +15,7 @@ from planner.predict import predict
 from planner.priced import price_model
 from planner.search import Space, search
 from planner.search.space import enumerate_layouts
+from planner.step.assemble import assemble, dag_groups
 
 
 def small() -> ModelSpec:

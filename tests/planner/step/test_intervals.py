@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.intervals import MOVES, Spreads, interval, shifted
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.maxplus import step_seconds
+from planner.step.intervals import MOVES, Spreads, interval, shifted
 
 
 def costs(forward: float, backward: float, reduce: float = 0.0, optimizer: float = 0.0) -> StageCosts:

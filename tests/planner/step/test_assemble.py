@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from hwmodels import collectives
 from hwmodels.cluster import load
 from hwmodels.topology import group_shape
-from planner.assemble import Group, assemble, dag_groups
-from planner.data_parallel import bucket_counts, comm_plan
 from planner.frameworks import get
 from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
@@ -17,6 +15,8 @@ from planner.model.spec import ModelSpec, count
 from planner.plan import Workload
 from planner.price import price_op
 from planner.priced import price_model
+from planner.step.assemble import Group, assemble, dag_groups
+from planner.step.data_parallel import bucket_counts, comm_plan
 
 
 def gpt(layers: int = 8, tied: bool = False) -> ModelSpec:

@@ -16,17 +16,17 @@ from hwmodels.collectives.expert_traffic import NORMAL
 from hwmodels.collectives.expert_traffic import traffic as expert_copies
 from hwmodels.kernels.formats import format_of
 from hwmodels.network.traffic import RING_BYTES
-from planner.assemble import Group
 from planner.elements import stage_elements
 from planner.layout import LayoutBatch
 from planner.layout.recompute import Policy
-from planner.once import crossings
 from planner.price import COMM_GROUPS, GROUP_OF, BlockPrice
 from planner.priced import PricedModel
 from planner.recompute import kind_counts
 from planner.results import LinkBytes
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
+from planner.step.assemble import Group
+from planner.step.once import crossings
 from planner.workload.op import Op
 from planner.workload.recompute import rerun_share
 

@@ -9,14 +9,14 @@ from hwmodels import collectives, kernels
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
 from planner import optimizers
-from planner.data_parallel import DataParallelCosts
 from planner.layout import LayoutBatch
-from planner.newton_schulz import newton_schulz
 from planner.offload import optimizer_seconds
 from planner.precision import recipe_of
 from planner.priced import BLOCK_KEYS, PricedModel
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
+from planner.step.data_parallel import DataParallelCosts
+from planner.step.newton_schulz import newton_schulz
 from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
@@ -102,7 +102,7 @@ def optimizer(
     A fused kernel reads the gradient, reads and writes the state and the main weight, and writes
     the compute copy where there is one. A main weight in 16 bits is the compute copy itself; a
     remainder is read and written beside it. Eager operators: `planner.optimizers`. A gradient norm
-    reads every gradient once; Muon's iterations come on top (`planner.newton_schulz`).
+    reads every gradient once; Muon's iterations come on top (`planner.step.newton_schulz`).
     """
     w, preset = priced.workload, priced.preset
     kind, grad = optimizers.get(w.optimizer), gradient_bytes(w, preset)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.simulate.costs import StageCosts
-from planner.stage_prices import Work
+from planner.step.stage_prices import Work
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -15,7 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.collectives import beside
-from planner.data_parallel import (
+from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
+from planner.memory import MemoryEstimate, memory
+from planner.priced import PricedModel
+from planner.simulate.costs import CommPlan, StageCosts
+from planner.step.data_parallel import (
     MAX_BUCKETS,
     DataParallelCosts,
     bucket_counts,
@@ -23,14 +27,10 @@ from planner.data_parallel import (
     data_parallel_costs,
     data_parallel_traffic,
 )
-from planner.durations import Beside, Durations
-from planner.intervals import Spreads
-from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
-from planner.memory import MemoryEstimate, memory
-from planner.once import data_parallel_wait, optimizer, sends, tied
-from planner.priced import PricedModel
-from planner.simulate.costs import CommPlan, StageCosts
-from planner.stage_prices import StagePrices
+from planner.step.durations import Beside, Durations
+from planner.step.intervals import Spreads
+from planner.step.once import data_parallel_wait, optimizer, sends, tied
+from planner.step.stage_prices import StagePrices
 from planner.workload.lower import Lowered
 from planner.workload.op import Block
 
@@ -62,7 +62,7 @@ class Group:
     durations : Durations
         Of the distinct micro-batches and the distinct data-parallel traffic of the layouts.
     spreads : Spreads
-        Relative spread by law, for `planner.intervals`.
+        Relative spread by law, for `planner.step.intervals`.
     """
 
     index: IntArray
