@@ -11,7 +11,8 @@ from reports.text import markdown_table
 Record = Mapping[str, Any]
 
 _TIME_HEADER = (
-    "group", "metric", "n", "mean", "median", "p90", "worst", "bias", "τ", "regret", "families", "one MFU", "inside",
+    "group", "trust", "metric", "n", "mean", "median", "p90", "worst", "bias", "τ", "regret", "families", "one MFU",
+    "inside",
 )  # fmt: skip
 _MEMORY_HEADER = ("group", "counts", "n", "mean", "median", "p90", "worst", "bias")
 _TEXT = (
@@ -21,7 +22,8 @@ _TEXT = (
     "layout measured best, both within families of at least four layouts that differ in nothing else",
     "(`planner/compare/scoring.py`). `one MFU` is the mean error of the best single MFU for that very group: a figure",
     "that does not beat it says nothing. `inside` is the share of rows whose measured time lies in the predicted",
-    "interval. `GROUP:newest` keeps of runs that a source repeats over releases the newest alone.",
+    "interval. `trust` is what the file says of the source, A best; times of trust C say little. `GROUP:newest` keeps",
+    "of runs that a source repeats over releases the newest alone.",
 )
 
 
@@ -41,7 +43,7 @@ def training_page(content: Mapping[str, Any], records: Sequence[Record], command
     """
     times = [group for group in content["groups"] if not _of_memory(group)]
     memory = [group for group in content["groups"] if _of_memory(group)]
-    inside = _inside(records)
+    inside, trust = _inside(records), _trust(records)
     said = f"{content['predicted']} of {content['rows']} rows are predicted"
     missed = sum(row["enough_configuration"] for row in content["skipped"])
     enough = content["enough_configuration"]
@@ -53,7 +55,7 @@ def training_page(content: Mapping[str, Any], records: Sequence[Record], command
         f"Made by `{command}`; do not edit. {said}.", "",
         *_TEXT, "",
         "## Time", "",
-        *markdown_table(_TIME_HEADER, [_time_cells(group, inside) for group in times], left=2), "",
+        *markdown_table(_TIME_HEADER, [_time_cells(group, trust, inside) for group in times], left=3), "",
         "## Memory", "",
         "A figure is compared with what it counts, of the rank it speaks of: `allocated` and `reserved` as PyTorch",
         "reports them, `unstated` what the framework's own log prints, `one kind` where all rows of a group agree.", "",
@@ -85,11 +87,11 @@ def _errors(group: Mapping[str, Any]) -> list[str]:
     return [str(group["n"]), *sizes, _number(group["bias_pct"], "{:+.1f}")]
 
 
-def _time_cells(group: Mapping[str, Any], inside: Mapping[str, str]) -> list[str]:
+def _time_cells(group: Mapping[str, Any], trust: Mapping[str, str], inside: Mapping[str, str]) -> list[str]:
     return [
-        group["group"], group["metric"], *_errors(group), _number(group["kendall_tau"], "{:.2f}"),
-        _number(group["regret_pct"]), str(group["families"] or "–"), _number(group["baseline_mean_abs_pct"]),
-        inside.get(group["group"], "–"),
+        group["group"], trust.get(group["group"], "–"), group["metric"], *_errors(group),
+        _number(group["kendall_tau"], "{:.2f}"), _number(group["regret_pct"]), str(group["families"] or "–"),
+        _number(group["baseline_mean_abs_pct"]), inside.get(group["group"], "–"),
     ]  # fmt: skip
 
 
@@ -104,6 +106,15 @@ def _step_ratio(record: Record) -> float | None:
         return None
     ratio = 1.0 + float(error) / 100.0
     return ratio if record["metric"] == "step_time" else 1.0 / ratio
+
+
+def _trust(records: Iterable[Record]) -> dict[str, str]:
+    """Trust of the rows of each group that have a time."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        if record["error_pct"] is not None:
+            found.setdefault(record["group"], set()).add(str(record["trust"]))
+    return {group: ", ".join(sorted(letters)) for group, letters in found.items()}
 
 
 def _inside(records: Iterable[Record]) -> dict[str, str]:

@@ -173,7 +173,7 @@ def test_validate_writes_a_page_that_names_its_command_and_no_machine(call, tmp_
     text = page.read_text()
     command = "`python -m planner validate t.csv --group korthikanti_a100 --markdown docs/page.md`"
     assert found.code == 0 and command in text and str(tmp_path) not in text
-    assert "| korthikanti_a100 | step_time | 1 |" in text and "megatron_a100_sc21" not in text
+    assert "| korthikanti_a100 | A | step_time | 1 |" in text and "megatron_a100_sc21" not in text
 
 
 def test_fit_prints_the_host_constants_of_each_preset(call, tmp_path: Path) -> None:

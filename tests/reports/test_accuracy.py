@@ -64,8 +64,8 @@ def test_it_says_how_it_was_made_and_how_much_was_read(page: list[str]) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "| g | step_time | 2 | 12.5 | 12.5 | 18.5 | 20.0 | -7.5 | 0.88 | 1.2 | 3 | 30.0 | 50% |",
-        "| h | tokens_per_s | 2 | 12.5 | 12.5 | 18.5 | 20.0 | -7.5 | – | – | – | – | 0% |",
+        "| g | A | step_time | 2 | 12.5 | 12.5 | 18.5 | 20.0 | -7.5 | 0.88 | 1.2 | 3 | 30.0 | 50% |",
+        "| h | A, B | tokens_per_s | 2 | 12.5 | 12.5 | 18.5 | 20.0 | -7.5 | – | – | – | – | 0% |",
         "| g | reserved | 2 | 12.5 | 12.5 | 18.5 | 20.0 | -7.5 |",
         "| h | one kind | 2 | 12.5 | 12.5 | 18.5 | 20.0 | -7.5 |",
         "| ran out of memory | 1 | 0 | 0 |",
