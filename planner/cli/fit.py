@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("fit", help="Fit the host constants of framework presets to measured runs.")(fit)
+    about = "Fit host constants of framework presets (seconds a kernel, micro-batch and step) to measured runs."
+    app.command("fit", help=about)(fit)
 
 
 def fit(

@@ -72,14 +72,19 @@ StageLayers = Annotated[
     ),
 ]
 OffloadOptimizer = Annotated[
-    int | None, typer.Option("--offload-optimizer", metavar="PERCENT", help="Share of the optimizer on the host.")
+    int | None,
+    typer.Option("--offload-optimizer", metavar="PERCENT", help="Per cent (0 to 100) of the optimizer in host memory."),
 ]
 OffloadParameters = Annotated[
     int | None, typer.Option("--offload-parameters", help="1: the shards of ZeRO-3 lie in host memory.")
 ]
 OffloadActivations = Annotated[
     int | None,
-    typer.Option("--offload-activations", metavar="LAYERS", help="Layers of a stage whose activations go to the host."),
+    typer.Option(
+        "--offload-activations",
+        metavar="LAYERS",
+        help="First layers of each virtual stage whose activations go to host memory.",
+    ),
 ]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="PLAN.json", help="Take everything from a plan.")]
 

@@ -46,7 +46,7 @@ Switch = Annotated[
     typer.Option(
         "--switch",
         metavar="NAME=VALUE",
-        help="Set a field of the framework preset otherwise, as cuda_graphs=true (repeatable; list frameworks).",
+        help="Set a field of the framework preset otherwise, as cuda_graphs=true (repeatable; list switches).",
     ),
 ]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("validate", help="Score predictions against measurements.")(validate)
+    app.command("validate", help="Score predictions against measurements: errors in per cent, by group.")(validate)
 
 
 def validate(

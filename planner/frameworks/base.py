@@ -26,6 +26,8 @@ ROUNDS: tuple[str, ...] = ("pp", "equal", "any")
 
 ATTENTION: tuple[str, ...] = ("flash", "unfused", "unfused-fused-softmax", "sdpa-cpu")
 GRAD_DTYPES: tuple[str, ...] = ("fp32", "bf16", "same", "fp16-else-fp32")
+FP8_RECIPES: tuple[str, ...] = ("fp8-delayed", "fp8-current", "fp8-block", "mxfp8")
+"""What ``precision: fp8`` may mean (`planner.precision`)."""
 MEMORY_LOGS: tuple[str, ...] = ("allocated", "reserved", "device")
 
 
@@ -358,7 +360,7 @@ class FrameworkPreset(MoeSwitches):
         where = f"preset {self.name}"
         for key, known in (
             ("attention", ATTENTION), ("grad_dtype", GRAD_DTYPES), ("interleaved_rounds", ROUNDS),
-            ("logs_memory", MEMORY_LOGS),
+            ("logs_memory", MEMORY_LOGS), ("fp8_recipe", FP8_RECIPES),
         ):  # fmt: skip
             if getattr(self, key) not in known:
                 faults.append(Fault(f"{key} is {getattr(self, key)!r}", where, "", "one of " + ", ".join(known)))
@@ -376,13 +378,21 @@ class FrameworkPreset(MoeSwitches):
             for word in filter(None, self.graphed.split("+"))
             if word not in GRAPHED
         ]
-        if not 0 <= self.zero_stage <= 3:
-            faults.append(Fault(f"zero_stage is {self.zero_stage}", where, "", "0 to 3"))
+        faults += [
+            Fault(f"{key} is {getattr(self, key)}", where, "it is a ZeRO stage", "0 to 3")
+            for key in ("zero_stage", "pipeline_zero_max")
+            if not 0 <= getattr(self, key) <= 3
+        ]
         if self.blank_vpp < 1:
             faults.append(Fault(f"blank_vpp is {self.blank_vpp}", where, "a rank has a stage", "1 or more"))
         faults += [
             Fault(f"{key} is {getattr(self, key)}", where, "it counts rows", "0 or more")
             for key in ("fused_softmax_keys", "vocab_multiple")
+            if getattr(self, key) < 0
+        ]
+        faults += [
+            Fault(f"{key} is {getattr(self, key)}", where, "less than none", "0 or more")
+            for key in ("pipeline_communicators", "bucket_bytes_per_dp")
             if getattr(self, key) < 0
         ]
         if self.bucket_bytes <= 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from inspect import cleandoc
 from typing import Any
@@ -52,7 +53,7 @@ def normal(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Switches:
     """
     pairs = dict(given.items() if isinstance(given, Mapping) else given)
     faults = [
-        Fault(f"{name!r} is no switch", f"workload.switches.{name}", "", "one of " + ", ".join(SWITCHES))
+        Fault(f"{name!r} is no switch", f"workload.switches.{name}", "", _nearest(name))
         for name in pairs
         if name not in SWITCHES
     ]
@@ -70,6 +71,12 @@ def normal(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Switches:
     return tuple(found)
 
 
+def _nearest(name: str) -> str:
+    """A switch that may have been meant, and where all of them stand."""
+    near = get_close_matches(name, SWITCHES, n=2)
+    return " or ".join([*near, "a name of `python -m planner list switches`"])
+
+
 def _value(name: str, text: str) -> Any:
     """The value that a word means for a switch."""
     default, where = _DEFAULTS[name], f"workload.switches.{name}"
@@ -82,6 +89,8 @@ def _value(name: str, text: str) -> Any:
             number = float(text)
         except ValueError:
             raise InputError(Fault(f"{name} is {text!r}", where, "a number is expected", str(default))) from None
+        if isinstance(default, int) and not number.is_integer():
+            raise InputError(Fault(f"{name} is {text!r}", where, "a whole number is expected", str(default)))
         return int(number) if isinstance(default, int) else number
     return text
 

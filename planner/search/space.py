@@ -85,7 +85,8 @@ class Space:
         known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS}
         for name, allowed in known_words.items():
             bad = [v for v in ranges.get(name, ()) if v not in allowed]
-            faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", " or ".join(allowed)) for v in bad]
+            fix = " or ".join(filter(None, allowed))
+            faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", fix) for v in bad]
         for text in ranges.get("recompute_modules", ()):
             words = str(text).split("+")
             if any(word not in MODULES for word in words):
