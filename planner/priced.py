@@ -22,6 +22,7 @@ from planner.plan import Workload
 from planner.precision import recipe_of, require, with_plain_ends
 from planner.price import BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
+from planner.workload.moe import require_experts
 from planner.workload.op import Block
 from planner.workload.recompute import kept_bytes, rebuilt_bytes
 from planner.workload.vision import require_images
@@ -74,11 +75,12 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     ------
     hwmodels.errors.InputError
         Where the framework or the device does not have the workload's precision, with the nearest that it has; where
-        the model does not take the workload's images.
+        the model does not take the workload's images, or has no experts for its routing.
     """
     preset = preset_of(workload)
     require(workload, preset, cluster.device)
     require_images(model, workload)
+    require_experts(model, workload)
     model = with_plain_ends(model, recipe_of(workload, preset))
     first, inverse = layouts.distinct(BLOCK_KEYS)
     distinct = layouts.take(first).with_cp_kind(preset.cp_kind)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.model.spec import Moe
+from hwmodels.errors import Fault, InputError
+from planner.model.spec import ModelSpec, Moe
 from planner.moe_switches import ROW_BLOCK
+from planner.training import Workload
 from planner.workload.context import Shapes
 from planner.workload.dense import activation_ops, activation_width, dense_part
 from planner.workload.exchange import exchange_ops, permute_ops
@@ -16,6 +18,14 @@ from planner.workload.op import Op, Phase
 from planner.workload.router import router_ops, router_saved
 
 FloatArray = NDArray[np.float64]
+
+
+def require_experts(model: ModelSpec, workload: Workload) -> None:
+    """Raise `InputError` where a routing is stated for a model that has nothing to route."""
+    if workload.routing.balanced or any(isinstance(layer.ffn, Moe) for layer in model.layer_kinds()):
+        return
+    why = f"{model.name} has no experts"
+    raise InputError(Fault(workload.routing.described(), "workload.routing", why, "no routing"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
+from planner.cli.inputs import load_cluster
+from planner.layout import Layout
+from planner.model import load as load_model
+from planner.predict import predict
 from planner.routing import Routing
 from planner.training import Workload
 
@@ -71,3 +75,9 @@ def test_faults(bad: dict[str, float], word: str) -> None:
 def test_histograms_that_cannot_be(counts: list[float], ep: int) -> None:
     with pytest.raises(InputError):
         Routing.of_counts(counts, ep)
+
+
+def test_a_dense_model_routes_nothing() -> None:
+    model, cluster = load_model("llama-3.2-1b")[0], load_cluster("dgx-a100:1")
+    with pytest.raises(InputError, match=r"expert skew 1\.5.*has no experts"):
+        predict(model, cluster, Workload(1024, 8, routing=Routing(skew=1.5)), Layout(dp=8))

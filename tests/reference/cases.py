@@ -127,6 +127,7 @@ CASES: tuple[Case, ...] = (
     _case("zb-v moe", "moe", A, "generic", 16, 1024, pp=4, vpp=2, dp=2, ep=2, schedule="zb-v", recompute="selective"),
     _case("dualpipe-v", "deepseek-v2-lite", H, "fsdp2", 32, 2048, pp=4, vpp=2, dp=4, ep=4, zero_stage=1,
           schedule="dualpipe-v"),
+    _case("dualpipe-v node", "moe", A, "generic", 16, 1024, pp=4, vpp=2, dp=2, ep=2, schedule="dualpipe-v"),
     _case("dualpipe", "moe", H, "generic", 32, 1024, pp=4, dp=4, ep=4, zero_stage=1, schedule="dualpipe"),
     _case("dualpipe alone", "gpt", A, "generic", 16, 1024, pp=8, schedule="dualpipe", recompute="full"),
     _case("uneven", "gpt", A, "generic", 16, 1024, pp=4, dp=2, stage_layers=(2, 5, 5, 4)),
@@ -207,6 +208,8 @@ NARROW = [
         ("tf32", "fsdp2", "zero-3", "gpt", SHARDED),
     )
 ]
+V_OF_4 = Layout(pp=4, vpp=2, dp=2, schedule="dualpipe-v")
+NORMS_AGAIN = Layout(dp=8, recompute="selective", recompute_modules=("layernorm",))
 ADAPTED = [
     _trained("lora", "llama-3.1-8b", A, 16, 1024, ZERO1, kind="lora"),
     _trained("lora tp sp", "llama-3.1-8b", A, 16, 1024, SPLIT, kind="lora", lora=EVERYWHERE),
@@ -214,6 +217,8 @@ ADAPTED = [
     _trained("lora fp8", "llama-3.1-8b", B, 16, 1024, SPLIT, "fp8", "nemo", kind="lora"),
     _trained("lora pipeline", "llama-3.2-1b", B, 16, 1024, Layout(pp=4, dp=2), "mxfp8", kind="lora", lora=EVERYWHERE),
     _trained("lora experts", "moe", A, 16, 1024, EXPERTS, kind="lora", lora=EVERYWHERE),
+    _trained("lora dualpipe-v", "gpt", A, 16, 1024, V_OF_4, framework="generic", kind="lora", lora=EVERYWHERE),
+    _trained("lora layernorm", "moe", A, 16, 1024, NORMS_AGAIN, framework="megatron", kind="lora"),
     _trained("lora mla", "deepseek-v2-lite", A, 16, 1024, EXPERTS, kind="lora", lora=Lora(4, ("qkv",))),
     _trained("lora zero-3", "llama-3.1-8b", A, 16, 1024, SHARDED, framework="fsdp2", kind="lora"),
     _trained("lora parallel", "phi-2", A, 16, 1024, ZERO1, kind="lora", lora=Lora(4, ("qkv", "down"))),
