@@ -78,7 +78,7 @@ def detail(
     dtype = recipe_of(workload, priced.preset).forward
     peak = cluster.device.peak(format_of(dtype).peak) * layout.world
     tokens = workload.gbs * workload.tokens_per_sequence
-    lower = float(bounds(group, np.asarray([position]))[0])
+    lower = min(float(bounds(group, np.asarray([position]))[0]), seconds)  # equal where nothing waits, but for rounding
     joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world, dtype)
     kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(

@@ -17,6 +17,7 @@ from hwmodels import collectives, kernels
 from hwmodels.cluster import Cluster
 from hwmodels.device import Coefficient
 from hwmodels.estimate import Estimate
+from hwmodels.kernels.formats import format_of
 from hwmodels.topology import GroupShape
 from planner.frameworks import FrameworkPreset
 from planner.frameworks.base import GRAPHED
@@ -123,6 +124,25 @@ class BlockPrice:
     ops: list[OpPrice] = field(default_factory=list)
 
 
+ROW_BYTES = 16.0
+"""Rows of operands that start at multiples of this are read at full width (`hwmodels.kernels.tiles`)."""
+
+
+def contraction(op: Op) -> FloatArray:
+    """Length of the sums of a GEMM, as `hwmodels.kernels.gemm_seconds` takes it.
+
+    The law reads A and B along their rows, k and n elements long. A weight gradient ``dW = dY^T X`` sums over tokens,
+    and both of its operands lie token by token, so that its rows are n_in and n_out long whatever the number of
+    tokens (column-major "NT" of cuBLAS; Megatron-LM ``weight_grad = grad_output.t().matmul(input)``): an odd number
+    of tokens unaligns nothing. It is counted up to whole 16 bytes, which a tile of k does in any case.
+    """
+    k = np.asarray(op.dims["k"], dtype=np.float64)
+    if op.phase != "backward_weight":
+        return k
+    step = ROW_BYTES / format_of(op.dtype).element_bytes
+    return np.asarray(np.ceil(k / step) * step)
+
+
 def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     """Seconds of all runs of an op in one micro-batch (zero where `count` is 0).
 
@@ -134,13 +154,14 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     if not count.any():  # most candidates lack most collectives: what nobody runs has no law to ask
         return Estimate.of(np.zeros(np.broadcast_shapes(count.shape, np.shape(layouts.tp))))
     if op.kind == "gemm":
+        k, batch = contraction(op), d.get("batch", 1.0)
         one = kernels.gemm_seconds(
-            device, d["m"], d["n"], d["k"], batch=d.get("batch", 1.0), dtype=op.dtype, impl=op.impl, quantise=False
+            device, d["m"], d["n"], k, batch=batch, dtype=op.dtype, impl=op.impl, quantise=False
         )
         one = kernels.sustained_seconds(device, one, op.flops(), op.dtype)
     elif op.kind == "grouped_gemm":
         one = kernels.grouped_gemm_seconds(
-            device, d["m"], d["n"], d["k"], d["groups"], dtype=op.dtype, impl=op.impl, quantise=False
+            device, d["m"], d["n"], contraction(op), d["groups"], dtype=op.dtype, impl=op.impl, quantise=False
         )
         one = kernels.sustained_seconds(device, one, op.flops(), op.dtype)
     elif op.kind == "attention":

@@ -412,8 +412,10 @@ def to_case(row: Row) -> Case:
     Raises
     ------
     UnreadableRowError
-        With the reason, where the row does not say enough, or says what is not modelled.
+        With the reason, where cells cannot be read, the row does not say enough, or says what is not modelled.
     """
+    if row.unreadable:
+        raise UnreadableRowError(row.unreadable)
     try:
         framework = framework_of(row)
         preset = frameworks.get(framework)

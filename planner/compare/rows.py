@@ -1,8 +1,9 @@
 """Rows of a measurements CSV, as published: one training run each.
 
-A blank cell means "not stated by the source" and becomes None (empty text for words). What
-cannot be a measurement at all, such as a negative time or a word where a number belongs, is a
-fault of the file; all faults are raised together with row and column.
+A blank cell means "not stated by the source" and becomes None (empty text for words). A row with a
+cell that cannot be what its column says, such as a negative time or a word where a number belongs, is
+kept as unreadable with row, column and reason: a file is as good as its other rows. Only a file that is
+no table, or lacks a column, is refused as a whole.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ class Row:
         GiB; `mem_kind` and `mem_scope` say of what and where.
     oom : bool
         The run ended for lack of memory.
+    unreadable : str
+        Why the row cannot be predicted whatever the model: cells that do not fit their columns, by line and column,
+        or an id that an earlier row has. No column; empty for a row that was read in full.
     """
 
     id: str
@@ -109,6 +113,7 @@ class Row:
     mem_kind: str = ""
     mem_scope: str = ""
     oom: bool = False
+    unreadable: str = ""
 
     @property
     def shape_known(self) -> bool:
@@ -186,28 +191,28 @@ def _number(name: str, text: str) -> tuple[int | float | None, str]:
     return (int(value), "") if value == int(value) else (None, "is not a whole number")
 
 
-def _parse(record: dict[str, str], where: str, faults: list[Fault]) -> Row | None:
-    """One row; adds to `faults` and returns None where the cells cannot be read."""
+def _parse(record: dict[str, str], where: str) -> tuple[dict[str, Any], list[Fault]]:
+    """Cells of one row by name, None where one cannot be read, and what is wrong with those."""
     found: dict[str, Any] = {}
-    before = len(faults)
-    for field in fields(Row):
-        text = record.get(field.name, "").strip()
-        spot = f"{where}, column {field.name}"
-        if field.name in _NEVER_BLANK and not text:
-            faults.append(Fault("is blank", spot, "a row is named and scored by it", f"any {field.name}"))
-        elif field.name == "oom":
+    faults: list[Fault] = []
+    for name in (field.name for field in fields(Row) if field.name != "unreadable"):
+        text = str(record.get(name, "")).strip()
+        spot = f"{where}, column {name}"
+        if name in _NEVER_BLANK and not text:
+            faults.append(Fault("is blank", spot, "a row is named and scored by it", f"any {name}"))
+        if name == "oom":
             if text.lower() not in _YES:
                 faults.append(Fault(f"{text!r} is neither yes nor no", spot, "", "yes or no"))
-            found["oom"] = _YES.get(text.lower(), False)
-        elif field.name in _NUMBERS:
-            found[field.name] = None
+            found[name] = _YES.get(text.lower(), False)
+        elif name in _NUMBERS:
+            found[name] = None
             if text:
-                found[field.name], why = _number(field.name, text)
+                found[name], why = _number(name, text)
                 if why:
                     faults.append(Fault(f"{text!r} {why}", spot, "", "a number, or blank where it is not stated"))
         else:
-            found[field.name] = text
-    return Row(**found) if len(faults) == before else None
+            found[name] = text
+    return found, faults
 
 
 def read_rows(path: str | Path) -> list[Row]:
@@ -216,8 +221,8 @@ def read_rows(path: str | Path) -> list[Row]:
     Raises
     ------
     hwmodels.errors.InputError
-        Where the file is missing or no CSV, lacks a column of `KEY_COLUMNS` or every column of
-        `RESULT_COLUMNS`, or cells are unreadable (all of them named with row and column).
+        Where the file is missing or no CSV, or lacks a column of `KEY_COLUMNS` or every column of
+        `RESULT_COLUMNS`. Unreadable cells are no fault of the file: their row says so (`Row.unreadable`).
     """
     import io
 
@@ -242,15 +247,12 @@ def read_rows(path: str | Path) -> list[Row]:
     rows: list[Row] = []
     seen: dict[str, int] = {}
     for number, record in enumerate(frame.to_dict("records"), start=2):
-        where = f"{path}:{number}"
-        row = _parse(record, where, faults)
-        if row is None:
-            continue
-        if row.id in seen:
-            why = f"row {seen[row.id]} has it too"
-            faults.append(Fault(f"id {row.id} appears twice", f"{where}, column id", why, "one id a row"))
-        seen[row.id] = number
-        rows.append(row)
-    if faults:
-        raise InputError(faults)
+        where = f"{Path(path).name}:{number}"
+        cells, wrong = _parse(record, where)
+        if cells["id"] in seen:
+            why = f"row {seen[cells['id']]} has it too"
+            wrong.append(Fault(f"id {cells['id']} appears twice", f"{where}, column id", why, "one id a row"))
+        cells["id"] = cells["id"] or f"row {number}"
+        seen.setdefault(cells["id"], number)
+        rows.append(Row(**cells, unreadable="; ".join(str(fault) for fault in wrong)))
     return rows

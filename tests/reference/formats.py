@@ -7,6 +7,7 @@ Transformer Engine user guide (delayed, current, block and MX scaling), torchao 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from hwmodels.device import Device
 from planner.frameworks import FrameworkPreset
@@ -167,3 +168,13 @@ def hot_flop_s(device: Device, law: str) -> float:
     name = _PEAKS.get(law, law)
     known = device.coefficients.get(f"power.{name}.flop_per_j")
     return known.value * device.tdp_w if known else device.peak(name) / 1.1
+
+
+def summed(tokens: float, law: str) -> float:
+    """Tokens that a weight gradient sums over, as a GEMM law takes them: whole rows of 16 bytes.
+
+    Its operands lie token by token, so their number aligns nothing; the law, which reads A along the sum, must not
+    take an odd number for an unaligned row.
+    """
+    bits = 4 if "fp4" in law else 8 if "8" in law else 16 if law.endswith("16") else 32
+    return ceil(tokens * bits / 128) * 128 / bits

@@ -21,7 +21,7 @@ from planner.layout import Layout
 from planner.model.spec import ModelSpec, Weight
 from planner.plan import Workload
 from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
-from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, hot_flop_s, scaled_of
+from tests.reference.formats import NF4, WIDTH, Scaled, compute_of, hot_flop_s, scaled_of, summed
 
 
 @dataclass
@@ -129,8 +129,9 @@ class Rank:
 
     def gemm(self, name: str, way: str, m: float, n: float, k: float, *, batch: float = 1.0, impl: str = "",
              rerun: str = "full", law: str = "") -> None:  # fmt: skip
+        deep = summed(k, law or self.dtype) if way == "W" else k
         one = kernels.gemm_seconds(
-            self.cluster.device, m, n, k, batch=batch, dtype=law or self.dtype, impl=impl, quantise=False
+            self.cluster.device, m, n, deep, batch=batch, dtype=law or self.dtype, impl=impl, quantise=False
         )
         self.kernel(name, way, self.sustained(float(one.mid), 2.0 * m * n * k * batch, law or self.dtype), rerun=rerun)
 
@@ -249,14 +250,15 @@ class Rank:
         ):
             if way == "W" and self.lora is not None:
                 continue
+            deep = summed(k, law) if way == "W" else k
             if how == "loop":
                 one = kernels.gemm_seconds(
-                    self.cluster.device, m, n, k, dtype=law, impl=self.preset.gemm_impl, quantise=False
+                    self.cluster.device, m, n, deep, dtype=law, impl=self.preset.gemm_impl, quantise=False
                 )
                 each = self.sustained(float(one.mid), 2.0 * m * n * k, law)
                 self.kernel(name + suffix, way, each * groups, groups)
                 continue
-            one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, k, groups, dtype=law, quantise=False)
+            one = kernels.grouped_gemm_seconds(self.cluster.device, m, n, deep, groups, dtype=law, quantise=False)
             whole = self.sustained(float(one.mid), 2.0 * m * n * k * groups, law)
             self.kernel(name + suffix, way, whole, launches)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hwmodels.errors import InputError
 from planner.compare.clusters import stated_bandwidth
 from planner.compare.measurements import UnreadableRowError, enough, known_model, to_case
 from planner.compare.rows import Row, read_rows
+from planner.compare.validation import validate
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "training_measurements.csv"
 HEADER = "id,group,source,model,gpu,n_gpus,precision,tp,pp,seq_len,step_time_s"
@@ -95,16 +97,31 @@ def test_missing_columns_are_all_named(tmp_path):
         (GOOD, r"id a appears twice"),
     ],
 )
-def test_unreadable_cells_name_row_and_column(tmp_path, bad, says):
-    with pytest.raises(InputError, match=says):
-        read_rows(write(tmp_path, HEADER, GOOD, bad))
+def test_an_unreadable_row_says_why_and_the_others_are_kept(tmp_path, bad, says):
+    first, second = read_rows(write(tmp_path, HEADER, GOOD, bad))
+    assert first.unreadable == ""
+    assert re.search(says, second.unreadable)
+    with pytest.raises(UnreadableRowError, match=says):
+        to_case(second)
 
 
-def test_all_faults_of_a_file_at_once(tmp_path):
-    path = write(tmp_path, HEADER, GOOD.replace("1.5", "-1"), GOOD.replace("a,g", "b,g").replace("2048", "x"))
-    with pytest.raises(InputError) as caught:
-        read_rows(path)
-    assert len(caught.value.faults) == 2
+def test_all_faults_of_a_row_at_once(tmp_path):
+    bad = GOOD.replace("1.5", "-1").replace("2048", "x")
+    (row,) = read_rows(write(tmp_path, HEADER, bad))
+    assert "column seq_len" in row.unreadable
+    assert "column step_time_s" in row.unreadable
+
+
+def test_one_bad_cell_costs_one_row_of_a_validation(tmp_path):
+    lines = (Path(__file__).resolve().parents[2] / "validation" / "published.csv").read_text().splitlines()
+    header, good, bad = lines[0], lines[1], lines[2].replace(",A100,80,", ",A100,much,")
+    assert bad != lines[2]
+    found = validate(write(tmp_path, header, good, bad, good))
+    assert [bool(r.reason) for r in found.results] == [False, True, True]
+    assert "column gpu_mem_gib: 'much' is not a number" in found.results[1].reason
+    assert "appears twice (row 2 has it too)" in found.results[2].reason
+    assert len(found.missed) == 2
+    assert all(group.n == 1 for group in found.groups)
 
 
 @pytest.mark.parametrize("text", ["", 'a,b\n"unclosed'])
