@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
@@ -39,6 +39,7 @@ def test_all_faults_of_a_range_at_once() -> None:
     assert [fault.what.split()[0] for fault in caught.value.faults] == ["'x'", "'y'"]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # how long a draw takes is the machine's load
 @given(st.sets(st.integers(0, 500), min_size=1, max_size=20))
 def test_ranges_read_back_what_was_written(values: set[int]) -> None:
     assert inputs.parse_values(",".join(map(str, values)), "--tp") == tuple(sorted(values))
