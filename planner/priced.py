@@ -6,7 +6,7 @@ what one micro-batch runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from planner.layout.recompute import Policy, policies
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of, require, with_plain_ends
-from planner.price import BlockPrice, price_block
+from planner.price import CORNER, BlockPrice, price_block
 from planner.workload.lower import Lowered, lower
 from planner.workload.moe import require_experts
 from planner.workload.op import Block
@@ -66,6 +66,15 @@ class PricedModel:
     policies: tuple[Policy, ...]
     policy: IntArray
     recomputed: tuple[tuple[FloatArray, FloatArray], ...]
+
+    def hosted(self, preset: FrameworkPreset, corner: float = CORNER) -> PricedModel:
+        """The same with `preset`, which differs in host constants only, without pricing anew (fits)."""
+
+        def bound(block: BlockPrice) -> BlockPrice:
+            return block.hosted(self.cluster, preset, corner)
+
+        layers = tuple(bound(block) for block in self.layers)
+        return replace(self, preset=preset, embedding=bound(self.embedding), layers=layers, head=bound(self.head))
 
 
 def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster) -> PricedModel:

@@ -4,7 +4,9 @@ PyTorch's per-parameter FSDP gathers all shards of a group into one buffer and c
 lie in memory of their own; gradients are copied into one buffer, and cast to the dtype in which they are reduced,
 before they are reduce-scattered. Both run on the stream of the computation (`torch/distributed/fsdp/_fully_shard/
 _fsdp_collectives.py`: ``foreach_all_gather_copy_out``, ``foreach_reduce_scatter_copy_in``), so that nothing hides
-them. FSDP1 keeps views of one flat parameter and copies nothing.
+them. FSDP1 keeps views of one flat parameter and copies nothing out; what autograd makes of those views (`torch.split`)
+is joined into the gradient of the flat parameter, in the dtype of the computation (`torch/distributed/fsdp/
+_flat_param.py`, ``_use_unsharded_views``). Its cast and its division before the reduction run on another stream.
 """
 
 from __future__ import annotations

@@ -167,13 +167,29 @@ def validation(content: Mapping[str, Any], title: str = "error of the prediction
 
 def host_fit(presets: Sequence[Mapping[str, Any]], title: str = "host constants") -> Table:
     """The presets of ``fit --json``: a row for each group that was fitted, constants on the first of a preset."""
-    heads = ("kernel", "micro-batch", "step", "rows", "group", "before %", "after %")
+    heads = ("kernel", "micro-batch", "step", "rows", "group", "without %", "fitted %", "left out %")
     table = _table(title, [("preset", False), *((h, h != "group") for h in heads)])
     for found in presets:
         first = [str(found["preset"]), *(format_seconds(v) for v in found["constants"].values()), str(found["rows"])]
         for group, before in found["before_pct"].items():
-            _add(table, [*first, str(group), f"{before:.1f}", f"{found['after_pct'][group]:.1f}"])
+            left = found["left_out_pct"].get(group)
+            last = "–" if left is None else f"{left:.1f}"
+            _add(table, [*first, str(group), f"{before:.1f}", f"{found['after_pct'][group]:.1f}", last])
             first = [""] * len(first)
+    return table
+
+
+def scan_fit(found: Mapping[str, Any]) -> Table:
+    """A number of ``fit --json``'s `shared`: a row a group, its error at each value, and left out."""
+    values = [*found["errors_pct"]]
+    heads = ("rows", *values, "left out at", "left out %")
+    title = f"{found['name']}: {found['value']:g}"
+    table = _table(title, [("group", False), *((h, True) for h in heads)])
+    for group, rows in found["rows"].items():
+        errors = [f"{found['errors_pct'][value][group]:.1f}" for value in values]
+        left = found["left_out"].get(group)
+        last = ["–", "–"] if left is None else [f"{left:g}", f"{found['left_out_pct'][group]:.1f}"]
+        _add(table, [str(group), str(rows), *errors, *last])
     return table
 
 

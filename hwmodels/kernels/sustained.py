@@ -35,6 +35,12 @@ _ALIKE = {"fp16": "bf16"}
 """Peaks that draw what another one does: the same multipliers at the same rate."""
 
 
+def power_name(dtype: str) -> str:
+    """Name of the coefficient that bounds kernels in a format; `InputError` for an unknown format."""
+    peak = format_of(dtype).peak
+    return f"power.{_ALIKE.get(peak, peak)}.flop_per_j"
+
+
 def compute_weight(device: Device, dtype: str = "bf16") -> Coefficient:
     """Power of the tensor cores at the datasheet peak of a format, over the board power of the device.
 
@@ -46,7 +52,7 @@ def compute_weight(device: Device, dtype: str = "bf16") -> Coefficient:
         For an unknown format, or one that the device does not have.
     """
     peak = format_of(dtype).peak
-    found = device.coefficients.get(f"power.{_ALIKE.get(peak, peak)}.flop_per_j")
+    found = device.coefficients.get(power_name(dtype))
     if found is None or device.tdp_w <= 0:
         return COMPUTE_WEIGHT
     return Coefficient(device.peak(peak) / (found.value * device.tdp_w), found.source, found.rows, found.residual)

@@ -1,97 +1,144 @@
 """Host constants of a framework preset from its measured runs: seconds a kernel, a micro-batch and a step.
 
 The constants of `planner.frameworks` are the only numbers that a preset may hold besides switches, and they are
-fitted over all groups that ran the framework at once: coordinate by coordinate (bounded Brent search) for the
+fitted over all groups that ran the framework at once: coordinate by coordinate, in the steps of `SCANS`, for the
 least mean over groups of the mean absolute logarithm of predicted over measured time. Groups count alike, so
 that one with hundreds of small models does not speak for all; of a large group evenly spaced rows are
-taken. A constant that does not lower the error by a hundredth of it is left at 0. SciPy is imported here only.
+taken. A constant that does not lower the error by a twentieth of it is left at 0: three constants and a group or two
+fit noise. Rows of trust C, whose times are
+good for a smoke check only, take no part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from hwmodels.errors import Fault, InputError, RunError
+from hwmodels.errors import Fault, InputError
 from planner import frameworks
+from planner.compare.fit_rows import Errors
 from planner.compare.measurements import framework_of
 from planner.compare.rows import Row, read_rows
 from planner.compare.validation import TRAINING
 from planner.frameworks import HostConstant
 
-MOST: dict[str, float] = {"kernel_s": 200e-6, "microbatch_s": 30e-3, "step_s": 0.5}
-"""Constant -> the largest value that is believed.
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Values of one constant that are tried: from 0 to `most` by `coarse`, then by `fine` around the best."""
+
+    most: float
+    coarse: float
+    fine: float
+
+    def first(self) -> list[float]:
+        """The coarse values."""
+        return [i * self.coarse for i in range(round(self.most / self.coarse) + 1)]
+
+    def around(self, value: float) -> list[float]:
+        """The fine values less than a coarse step from `value`."""
+        reach = round(self.coarse / self.fine)
+        near = [value + i * self.fine for i in range(1 - reach, reach)]
+        return [v for v in near if -1e-12 <= v <= self.most + 1e-12]
+
+
+SCANS: dict[str, Scan] = {
+    "kernel_s": Scan(200e-6, 25e-6, 5e-6), "microbatch_s": Scan(30e-3, 5e-3, 1e-3), "step_s": Scan(0.5, 0.1, 10e-3),
+}  # fmt: skip
+"""Constant -> the values that are believed.
 
 A lowered kernel stands for its companions, which move little and are not lowered: the views, copies, bias sums and
 autograd nodes around each, and the random states that a checkpoint saves. Eager PyTorch 1.x launches two to four
 operators of 10 to 20 us for one of ours, and a host that waits for each of them as many returns.
 """
-ROWS_A_GROUP = 48
+GAIN = 0.05
+"""Share of the error that a constant must take away."""
+
+Score = Callable[[Mapping[str, float]], Errors]
 
 
 @dataclass(frozen=True, slots=True)
 class HostFit:
-    """Fitted constants of one preset, and the error before and after by group."""
+    """Fitted constants of one preset.
+
+    Attributes
+    ----------
+    constants : dict of str to HostConstant
+        With the rows and the mean absolute error over the groups of the fit itself.
+    before_pct, after_pct : dict of str to float
+        Error of each group without host constants and with the fitted ones.
+    left_out_pct, left_out : dict
+        Error of each group with constants fitted on the others, and those constants; empty for a single group.
+    """
 
     preset: str
     constants: dict[str, HostConstant]
-    before_pct: dict[str, float]
-    after_pct: dict[str, float]
+    before_pct: Errors
+    after_pct: Errors
+    left_out_pct: Errors = field(default_factory=dict)
+    left_out: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def fit_host(
-    data: str | Path, preset: str, score: Callable[[Sequence[Row]], dict[str, float]], rounds: int = 2
-) -> HostFit:
-    """Fit the constants of `preset` on the rows of `data` that ran it.
+def fit_host(preset: str, rows: Mapping[str, int], score: Score, rounds: int = 2) -> HostFit:
+    """Fit the constants of `preset`.
 
     Parameters
     ----------
-    data : str or Path
-        A CSV of training measurements.
     preset : str
+    rows : mapping of str to int
+        Rows that are scored, by group.
     score : callable
-        Rows -> mean absolute error in per cent by group (`planner.compare.validation.errors_by_group`).
+        Constants -> error in per cent by group (`planner.compare.fit_rows.host_errors`).
     rounds : int
         Passes over the three constants.
-
-    Raises
-    ------
-    hwmodels.errors.InputError
-        For an unknown preset, a broken file, or one without rows of it.
-    RunError
-        Where SciPy is not installed.
     """
-    try:
-        from scipy.optimize import minimize_scalar
-    except ImportError:
-        raise RunError("fitting needs SciPy, which is not installed. Try: pip install 'meshwright[fit]'") from None
+    known: dict[tuple[float, ...], Errors] = {}
 
-    frameworks.get(preset)
-    rows = sampled([row for row in read_rows(data) if framework_of(row) == preset and row.measured and not row.oom])
-    if not rows:
-        raise InputError(Fault(f"no row ran {preset}", str(data), fix="another preset or file"))
+    def scored(values: Mapping[str, float]) -> Errors:
+        key = tuple(round(values[name] / scan.fine) for name, scan in SCANS.items())
+        if key not in known:
+            known[key] = score(values)
+        return known[key]
 
-    def error(values: dict[str, float]) -> float:
-        with trial(preset, values):
-            return float(np.mean(list(score(rows).values())))
+    found = _search(scored, tuple(rows), rounds)
+    before, after = scored(dict.fromkeys(SCANS, 0.0)), scored(found)
+    rest = {group: tuple(name for name in rows if name != group) for group in rows if len(rows) > 1}
+    left_out = {group: _search(scored, others, rounds) for group, others in rest.items()}
+    left_out_pct = {group: scored(values)[group] for group, values in left_out.items()}
+    residual = round(_mean(after, tuple(rows)) / 100.0, 3)
+    text = "least mean absolute error over " + " and ".join(f"{n} rows of {group}" for group, n in rows.items())
+    constants = {
+        name: HostConstant(value, f"{text}, in steps of {SCANS[name].fine * 1e6:g} us", sum(rows.values()), residual)
+        for name, value in found.items()
+    }
+    return HostFit(preset, constants, before, after, left_out_pct, left_out)
 
-    found = dict.fromkeys(MOST, 0.0)
-    with trial(preset, found):
-        before = score(rows)
-    best = float(np.mean(list(before.values())))
+
+def _search(scored: Score, groups: Sequence[str], rounds: int) -> dict[str, float]:
+    """Constants with the least mean error over `groups`."""
+    found = dict.fromkeys(SCANS, 0.0)
+    best = _mean(scored(found), groups)
     for _ in range(rounds):
-        for name, most in MOST.items():
-            best, found[name] = _along(minimize_scalar, error, found, name, most, best)
-    with trial(preset, found):
-        after = score(rows)
-    residual = float(np.mean(list(after.values()))) / 100.0
-    text = f"least mean absolute error over {', '.join(sorted(after))} of training_measurements.csv"
-    constants = {n: HostConstant(float(f"{v:.2g}"), text, len(rows), round(residual, 3)) for n, v in found.items()}
-    return HostFit(preset, constants, before, after)
+        for name, scan in SCANS.items():
+            tried: dict[float, float] = {}
+
+            def error(value: float, name: str = name, tried: dict[float, float] = tried) -> float:
+                if value not in tried:
+                    tried[value] = _mean(scored({**found, name: value}), groups)
+                return tried[value]
+
+            least = min(scan.first(), key=error)
+            least = min(scan.around(least), key=error)
+            if error(least) < (1.0 - GAIN) * best:
+                best, found[name] = error(least), float(f"{least:.6g}")
+    return found
+
+
+def _mean(errors: Errors, groups: Sequence[str]) -> float:
+    return float(np.mean([errors[group] for group in groups]))
 
 
 def measurements(path: str | Path) -> Path:
@@ -99,45 +146,27 @@ def measurements(path: str | Path) -> Path:
     return Path(path) / TRAINING if Path(path).is_dir() else Path(path)
 
 
+def preset_rows(data: str | Path, preset: str) -> list[Row]:
+    """Rows of `data` with a time that ran `preset`.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        For an unknown preset, a broken file, or one without rows of it.
+    """
+    frameworks.get(preset)
+    rows = [row for row in usable(data) if framework_of(row) == preset]
+    if not rows:
+        raise InputError(Fault(f"no row ran {preset}", str(data), fix="another preset or file"))
+    return rows
+
+
 def fitted_presets(data: str | Path) -> list[str]:
     """Presets that rows of `data` ran, in the order of the table."""
-    ran = {framework_of(row) for row in read_rows(data) if row.measured and not row.oom}
+    ran = {framework_of(row) for row in usable(data)}
     return [name for name in frameworks.names() if name in ran]
 
 
-def _along(
-    search: Callable[..., object],
-    error: Callable[[dict[str, float]], float],
-    found: dict[str, float],
-    name: str,
-    most: float,
-    best: float,
-) -> tuple[float, float]:
-    """Error and value after a search along one constant; the old ones where it gains less than a hundredth."""
-    result: object = search(
-        lambda x: error({**found, name: float(x) * most}), bounds=(0.0, 1.0), method="bounded",
-        options={"xatol": 0.02, "maxiter": 9},
-    )  # fmt: skip
-    value, least = float(result.x) * most, float(result.fun)  # type: ignore[attr-defined]
-    return (least, value) if least < 0.99 * best else (best, found[name])
-
-
-def sampled(rows: Sequence[Row]) -> list[Row]:
-    """At most `ROWS_A_GROUP` evenly spaced rows of each group, in the order of the file."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    kept: list[Row] = []
-    for members in groups.values():
-        index = np.unique(np.linspace(0, len(members) - 1, min(len(members), ROWS_A_GROUP)).round().astype(int))
-        kept += [members[i] for i in index]
-    return kept
-
-
-@contextmanager
-def trial(preset: str, values: dict[str, float]) -> Iterator[None]:
-    """Predictions with other constants of a preset while the block runs."""
-    base = frameworks.get(preset)
-    constants = {name: HostConstant(value, "trial") for name, value in values.items()}
-    with frameworks.instead(replace(base, **constants)):  # type: ignore[arg-type]
-        yield
+def usable(data: str | Path) -> list[Row]:
+    """Rows of `data` whose times may be fitted: measured, to the end, of trust A or B."""
+    return [row for row in read_rows(data) if row.measured and not row.oom and row.trust != "C"]

@@ -178,6 +178,15 @@ class FrameworkPreset(MoeSwitches):
     shard_copies : bool
         ZeRO-3: gathered buffers are copied out to parameters that lie apart, and gradients into the buffer that is
         reduced (`planner.shard_copies`).
+    flat_parameters : bool
+        ZeRO-3: gradients of parameters, which are views of one flat parameter, are joined before they are reduced.
+    apart_gradients : bool
+        Gradients of biases and of a norm's weights take passes of their own over the output's gradient, and those of
+        query, key and value are joined (`planner.workload.eager`).
+    unpads_attention : bool
+        Tokens are gathered before the fused attention kernel and scattered behind it (`planner.workload.eager`).
+    logged_losses : int
+        Times the cross entropy is computed again from the logits in fp32, to be logged.
     selective : str
         Kind of recomputation that a source means by ``selective`` where it does not say of what.
     torch_compile : bool
@@ -313,6 +322,10 @@ class FrameworkPreset(MoeSwitches):
     recompute_stops_early: bool = False
     recomputes: tuple[str, ...] = RECOMPUTES
     shard_copies: bool = False
+    flat_parameters: bool = False
+    apart_gradients: bool = False
+    unpads_attention: bool = False
+    logged_losses: int = 0
     selective: str = "selective"
     torch_compile: bool = False
     fused_residual_norm: bool = False
@@ -387,7 +400,7 @@ class FrameworkPreset(MoeSwitches):
             faults.append(Fault(f"blank_vpp is {self.blank_vpp}", where, "a rank has a stage", "1 or more"))
         faults += [
             Fault(f"{key} is {getattr(self, key)}", where, "it counts rows", "0 or more")
-            for key in ("fused_softmax_keys", "vocab_multiple")
+            for key in ("fused_softmax_keys", "vocab_multiple", "logged_losses")
             if getattr(self, key) < 0
         ]
         faults += [

@@ -39,10 +39,11 @@ _DEEPSPEED_2022 = replace(
     grad_dtype="fp16-else-fp32",
     kernel_s=HostConstant(
         50e-6,
-        "least mean absolute error over vtrain_a100_multi and vtrain_a100_single, 47 and 240 rows, in steps of 4 us "
-        "(planner.compare.host_fit); a constant a micro-batch or a step beside it gains less than a hundredth",
-        287,
-        0.092,
+        "least mean absolute error over 32 rows of vtrain_a100_multi and 32 rows of vtrain_a100_single, evenly spaced, "
+        "in steps of 5 us (planner fit --preset deepspeed-2022 --rows 32); in sample. Fitted on either group alone: 60 "
+        "us and 50 us; a constant a micro-batch or a step beside it gains less than a twentieth",
+        64,
+        0.078,
     ),
     scalings=(),
     attention="unfused-fused-softmax",
@@ -71,11 +72,12 @@ PRESETS = (
         name="bigscience-2022",
         blocking_launches=True,
         kernel_s=HostConstant(
-            130e-6,
-            "least mean absolute error over bloom_a100 (planner.compare.host_fit); a "
-            "constant a micro-batch or a step beside it gains less than a hundredth",
-            81,
-            0.045,
+            140e-6,
+            "least mean absolute error over 24 evenly spaced rows of bloom_a100, in steps of 5 us (planner fit --preset "
+            "bigscience-2022 --rows 24); in sample, one group; a constant a micro-batch or a step beside it gains less "
+            "than a twentieth",
+            24,
+            0.046,
         ),
         notes="Megatron-DeepSpeed as BigScience ran it on Jean Zay: deepspeed-2022 with CUDA_LAUNCH_BLOCKING=1, "
         "without which large runs hung.",

@@ -83,11 +83,13 @@ PRESETS = (
     replace(
         MEGATRON,
         kernel_s=HostConstant(
-            35e-6, "that of megatron-bridge: the same modules of Transformer Engine, started alike", 0, 0.3
+            35e-6, "that of megatron-bridge, not fitted: the same modules of Transformer Engine, started alike", 0, 0.3
         ),
         step_s=HostConstant(
             0.04,
-            "least mean absolute error over the dense rows of simumax_b200, in steps of 10 ms",
+            "chosen by hand: least mean absolute error over the 17 dense rows of simumax_b200, in steps of 10 ms, beside "
+            "35 us a kernel. All three constants fitted on its 23 rows (planner fit --preset megatron): 40 us a kernel, "
+            "3 ms a micro-batch, 20 ms a step, 3.9% in sample; three constants for one group say little",
             17,
             0.036,
         ),

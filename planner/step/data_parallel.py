@@ -330,7 +330,7 @@ def data_parallel_traffic(
     if get_schedule(schedule).directions > 1:
         mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
     copies = np.zeros_like(dense), np.zeros_like(dense)
-    if preset.shard_copies and zero_stage >= 3 and unshards:
+    if zero_stage >= 3 and unshards:
         copies = _shard_copies(workload, preset, cluster, (sent + sent_expert) / k, (dense + expert) / k)
     return DataParallelTraffic(
         kinds,
@@ -350,6 +350,9 @@ def _shard_copies(
 ) -> tuple[FloatArray, FloatArray]:
     """Seconds of the copies out of one gathered bucket (bytes `sent`) and into one that is reduced (elements)."""
     width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
+    if not preset.shard_copies:
+        joined = copy_in_seconds(cluster.device, trained, width, width) if preset.flat_parameters else 0.0 * trained
+        return np.zeros_like(sent), joined
     return copy_out_seconds(cluster.device, sent), copy_in_seconds(cluster.device, trained, width, grad)
 
 

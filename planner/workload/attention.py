@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from planner.model.spec import AnyAttention, LatentAttention, Weight
 from planner.workload.context import Shapes
 from planner.workload.context_parallel import Split, exchange_ops, fused_core
+from planner.workload.eager import unpad_ops
 from planner.workload.op import Op, Phase
 
 FloatArray = NDArray[np.float64]
@@ -33,7 +34,7 @@ def attention_ops(a: AnyAttention, s: Shapes) -> tuple[list[Op], FloatArray, Flo
     split = Split.of(a, s)
     core, saved_core = core_ops(split)
     out = next(w for w in _weights(a, s) if w.name == "o")
-    ops += core
+    ops += [*core, *unpad_ops(a, s)]
     if a.gated:
         gated = s.width * s.tokens * a.n_heads / s.tp * a.v_dim
         ops.append(s.memory("attention.gate", "forward", 3.0 * gated))

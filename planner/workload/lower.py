@@ -15,6 +15,7 @@ from planner.vocabulary import padded_vocab
 from planner.workload.attention import attention_ops
 from planner.workload.context import Shapes
 from planner.workload.dense import mlp_ops
+from planner.workload.eager import apart_ops
 from planner.workload.encoder import classifier, image_embedding, transform
 from planner.workload.moe import moe_ops
 from planner.workload.op import Block, Op
@@ -75,13 +76,20 @@ def _norm_ops(name: str, s: Shapes) -> list[Op]:
     n = s.tokens_sp * s.model.hidden * s.width
     fused = s.preset.fused_norm
     impl = "rmsnorm" if s.model.norm == "rms" else "layernorm"
-    passes, kernels = ((2.0, 3.0), (1.0, 2.0)) if fused else ((5.0, 12.0), (7.0, 7.0))
+    passes, kernels = ((2.0, _fused_gradient_passes(s)), (1.0, 2.0)) if fused else ((5.0, 12.0), (7.0, 7.0))
     if not fused and s.model.norm == "rms" and s.width == 2.0:
         passes, kernels = (18.0, 32.0), (7.0, 9.0)
     return [
         s.memory(name, "forward", n * passes[0], kernels=kernels[0], impl=impl),
         s.memory(f"{name}.grad", "backward_input", n * passes[1], kernels=kernels[1], impl=f"{impl}_backward"),
     ]
+
+
+def _fused_gradient_passes(s: Shapes) -> float:
+    """Passes of the backward of a fused norm: read x and dy, write dx; and where the gradient of its weights is a
+    kernel apart (PyTorch `aten/src/ATen/native/cuda/layer_norm_kernel.cu`, GammaBetaBackward), read x and dy again.
+    """
+    return 5.0 if s.preset.apart_gradients else 3.0
 
 
 def _residual_ops(name: str, s: Shapes) -> list[Op]:
@@ -96,7 +104,7 @@ def _residual_ops(name: str, s: Shapes) -> list[Op]:
     ]
 
 
-def _joined(ops: list[Op]) -> list[Op]:
+def _joined(ops: list[Op], s: Shapes) -> list[Op]:
     """The ops of a layer with the sum behind attention in the kernel of the norm that reads it.
 
     The norm does not read the sum again forward; its gradient and that of the residual meet in one kernel, which
@@ -108,7 +116,7 @@ def _joined(ops: list[Op]) -> list[Op]:
         if op is summed.get(op.phase):
             continue
         if op.name in ("norm_1", "norm_1.grad"):
-            row = _pass_bytes(op)
+            row = _pass_bytes(op, s)
             apart = float(op.phase == "forward") + 2.0 * float(op.phase != "forward")
             nbytes = op.dims["nbytes"] + summed[op.phase].dims["nbytes"] - apart * row
             op = replace(op, dims={"nbytes": np.asarray(nbytes)})
@@ -116,9 +124,9 @@ def _joined(ops: list[Op]) -> list[Op]:
     return found
 
 
-def _pass_bytes(norm: Op) -> FloatArray:
-    """Bytes of one pass of a fused norm: it makes two forward, three backward."""
-    return np.asarray(norm.dims["nbytes"] / (2.0 if norm.phase == "forward" else 3.0))
+def _pass_bytes(norm: Op, s: Shapes) -> FloatArray:
+    """Bytes of one pass of a fused norm, which makes two forward."""
+    return np.asarray(norm.dims["nbytes"] / (2.0 if norm.phase == "forward" else _fused_gradient_passes(s)))
 
 
 def _mixer(layer: DecoderLayer, s: Shapes) -> tuple[list[Op], FloatArray, FloatArray, FloatArray]:
@@ -151,9 +159,9 @@ def _layer(layer: DecoderLayer, index: int, s: Shapes) -> Block:
     ops: list[Op] = []
     for i in range(layer.n_norms):
         ops += _norm_ops(f"norm_{i}", s)
-    ops += [*mixer, *feed]
+    ops += [*mixer, *feed, *apart_ops(layer, s)]
     if s.preset.fused_residual_norm and s.preset.fused_norm and layer.attention and layer.ffn and layer.n_norms == 2:
-        ops = _joined(ops)
+        ops = _joined(ops, s)
     row = s.tokens_sp * s.model.hidden
     parts = (layer.attention is not None) + (layer.ffn is not None)
     masks = parts * row if s.preset.dropout else 0.0
@@ -254,6 +262,11 @@ def _head(s: Shapes) -> Block:
         s.memory("loss", "forward", forward, kernels=kernels, impl="cross_entropy"),
         s.memory("loss.grad", "backward_input", backward, kernels=kernels, impl="cross_entropy_backward"),
     ]
+    if again := float(s.preset.logged_losses):  # each casts the logits to fp32 and reads and writes log-probabilities
+        passes, each = (8.0, 2.0) if wide else (s.width + 12.0, 3.0)
+        ops.append(
+            s.memory("loss.logged", "forward", again * passes * logits, kernels=again * each, impl="cross_entropy")
+        )
     loss_rows = np.asarray(s.tokens * 4.0)
     ops.append(
         Op(

@@ -16,8 +16,8 @@ def phases(**seconds: float) -> dict[str, float]:
 
 def test_a_step_by_hand() -> None:
     # H100, 700 W, idle 84 W. 8 GPUs: 1 + 2 s of compute at half of the peak, 0.5 s of optimizer, 0.5 s idle.
-    # Compute: the peak is 989.4 TFLOP/s, and a joule is 0.98e12 FLOP; optimizer: 84 + 616 x 0.5 x 0.65 W; PUE 1.2.
-    watts = 84 + 616 * 0.5 * 989.4 / (0.98 * 700)
+    # Compute: the peak is 989.4 TFLOP/s, and a joule is 0.9494e12 FLOP; optimizer: 84 + 616 x 0.5 x 0.65 W; PUE 1.2.
+    watts = 84 + 616 * 0.5 * 989.4 / (0.9494 * 700)
     device = catalog.device("h100-sxm-80gb")
     flops = 0.5 * 3.0 * 8 * 1e15
     joules = step_joules(device, [phases(forward=1.0, backward=2.0, optimizer=0.5)], 4.0, flops, 8e15, 8)

@@ -47,7 +47,7 @@ def _norm(rank: Rank, name: str) -> None:
     n = rank.tokens_sp * rank.hidden * rank.width
     if rank.preset.fused_norm:
         rank.moved(name, "F", 2 * n)
-        rank.moved(f"{name}.grad", "I", 3 * n, 2)
+        rank.moved(f"{name}.grad", "I", (3 + 2 * rank.preset.apart_gradients) * n, 2)
     elif rank.model.norm == "rms" and rank.width == 2:
         # PyTorch's composite in fp32: cast, square, mean, product, cast, weight; and their gradients
         e = rank.tokens_sp * rank.hidden
@@ -127,6 +127,11 @@ def _attention(rank: Rank, layer: DecoderLayer) -> tuple[float, float, float]:
         rank.moved("qk_norm.grad", "I", 3 * qk, 2)
     fused = rank.preset.attention in ("flash", "sdpa-cpu")
     found = _core(rank, layer, fused)
+    if rank.preset.unpads_attention:
+        # flash-attn bert_padding: index q, k, v (read, write); zeros and index_put of the output
+        q, k, o = (w * rank.tokens * n for n in (heads * a.qk_dim, kv * (a.qk_dim + a.v_dim), heads * a.v_dim))
+        rank.moved("unpad", "F", 2 * (q + k) + 3 * o, 5)
+        rank.moved("unpad.grad", "I", 3 * (q + k) + 2 * o, 7)
     for item in rank.items:
         item.modules |= {"core_attn"} if item.rerun == "selective" else set()
     if a.gated:  # sigmoid(gate) * output: three tensors forward, five backward
@@ -384,7 +389,8 @@ def _sum_in_norm(rank: Rank) -> None:
     rank.items[:] = [i for i in rank.items if not i.name.startswith("attention.residual")]
     for name, way, nbytes, launches in (
         ("norm1", "F", 4 * rank.width * row + mask, 1),
-        ("norm1.grad", "I", (3 if rank.preset.dropout else 4) * rank.width * row + mask, 2),
+        ("norm1.grad", "I",
+         ((3 if rank.preset.dropout else 4) + 2 * rank.preset.apart_gradients) * rank.width * row + mask, 2),
     ):
         at = next(n for n, i in enumerate(rank.items) if i.name == name)
         old = rank.items.pop(at)
@@ -432,6 +438,8 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
         feed = _moe(rank, layer.ffn) if isinstance(layer.ffn, Moe) else _mlp(rank, layer.ffn)
         _residual(rank, "ffn.residual")
         other += row if rank.preset.dropout else 0.0
+    if rank.preset.apart_gradients:
+        _gradients_apart(rank, layer)
     other += row * rank.width * layer.n_norms
     if layer.parallel and layer.n_norms == 1:
         # attention and feed-forward read one normalised tensor
@@ -441,6 +449,22 @@ def _fill_layer(rank: Rank, layer: DecoderLayer) -> Saved:
         _sum_in_norm(rank)
     rows = _expert_rows(rank, layer.ffn) * layer.ffn.n_experts / rank.layout.ep if isinstance(layer.ffn, Moe) else 0.0
     return Saved(attention, core, feed, other, rows, exchanged)
+
+
+def _gradients_apart(rank: Rank, layer: DecoderLayer) -> None:
+    """Bias gradients read the output's gradient once; gradients of q, k and v are read and written in one tensor."""
+    parts = [layer.softmax, layer.ffn if isinstance(layer.ffn, Mlp) else None]
+    weights = [w for p in parts if p is not None for w in p.parameters(rank.hidden) if isinstance(w, Weight)]
+
+    def made(weight: Weight) -> float:
+        rows = rank.tokens_sp if weight.shard == "replicated" else rank.tokens
+        return rows * rank.columns(weight) * rank.width
+
+    biased = [w for w in weights if w.bias]
+    if biased and rank.lora is None:
+        rank.moved("bias.grad", "W", sum(map(made, biased)), len({w.fused_with or w.name for w in biased}))
+    if joined := [w for w in weights if w.fused_with == "qkv"]:
+        rank.moved("qkv joined", "I", 2 * sum(map(made, joined)))
 
 
 def _working(rank: Rank, layer: DecoderLayer) -> float:
@@ -671,6 +695,8 @@ def _fill_head(rank: Rank) -> tuple[float, float, tuple[float, float, float]]:
         around = (w + 4, w + 4 + (4 if w < 4 else 0), w + 4 + 4 + 4)
         if rank.preset.in_place_loss:
             around = (4, w + 4, w + 4 if w < 4 else 4)
+    for _ in range(rank.preset.logged_losses):  # cast, log-softmax, negative log-likelihood of logits already there
+        rank.moved("logged", "F", (8 + (w + 4 if w != 4 else 0)) * logits, 3 if w != 4 else 2, "never")
     # Maximum, target logit and sum of exponentials of each token.
     rank.collective("loss", "F", "all_reduce", "tp", 4.0 * rank.tokens, runs=3, rerun="never")
     reads = (1 if rank.model.final_norm else 0) + (1 if rank.lora is None else 0)

@@ -371,6 +371,19 @@ COMPILED = [
         ("dropout", Layout(dp=8), "composer", (("dropout", "true"),)),
     )
 ]
+_APART = (("apart_gradients", "true"), ("unpads_attention", "true"), ("logged_losses", "2"))
+EAGER = [
+    _trained(f"eager {label}", model, A, 16, 1024, layout, precision, framework=framework,
+             switches=(*_APART, *more), **rest)
+    for label, model, layout, precision, framework, more, rest in (
+        ("tp", "gpt", Layout(tp=2, sp=1, dp=4), "bf16", "megatron", (), {}),
+        ("grouped queries", "llama-3.2-1b", Layout(dp=8, zero_stage=3), "fp32", "fsdp2", (), {}),
+        ("latent experts", "deepseek-v2-lite", Layout(tp=2, sp=1, dp=4, ep=2), "bf16", "generic", (), {}),
+        ("compiled", "llama-3.2-1b", Layout(dp=8), "bf16", "generic", (("torch_compile", "true"),), {}),
+        ("adapters", "gpt", Layout(dp=8), "bf16", "generic", (), {"kind": "lora", "lora": EVERYWHERE}),
+        ("flat", "gpt", Layout(dp=8, zero_stage=3), "bf16", "generic", (("flat_parameters", "true"),), {}),
+    )
+]
 OFFLOADED = [
     _case(f"offload {name}", model, cluster, framework, 16, 1024, **degrees)
     for name, model, cluster, framework, degrees in (
@@ -390,7 +403,8 @@ UPDATED = [
     )
 ]
 """Where the largest weight gradient on its way to a main gradient is that of experts."""
-CASES += (*UPDATED, *OFFLOADED, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
+CASES += (*EAGER, *UPDATED)
+CASES += (*OFFLOADED, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
 _MODELS = ("gpt", "gpt-uneven", "moe", "llama-3.2-1b", "qwen3-0.6b", "deepseek-v2-lite", "gemma2-2b", "phi-2",

@@ -436,9 +436,13 @@ class _Step:
     def _fsdp2_copies(self) -> tuple[list[float], list[float]]:
         """Per bucket: the gathered buffer read and written, 16-bit gradients read and written as they are reduced."""
         none = [0.0] * len(self.stages)
-        if self.lay.zero_stage < 3 or not self.preset.shard_copies or self.plan.unshard == "none":
+        if self.lay.zero_stage < 3 or self.plan.unshard == "none":
             return none, none
         k, device = self.plan.buckets, self.cluster.device
+        if not self.preset.shard_copies:  # FSDP1: views out of the flat parameter, one concatenation of gradients in
+            joined = [2 * self.width * (s.dense.trained + s.expert.trained) / k for s in self.stages]
+            into = [float(kernels.memory_seconds(device, n).mid) for n in joined]
+            return none, into if self.preset.flat_parameters else none
         moved = [2 * (self.sent(s.dense) + self.sent(s.expert)) / k for s in self.stages]
         made = [(s.dense.trained + s.expert.trained) / k * (self.width + self.grad) for s in self.stages]
         out, into = ([float(kernels.memory_seconds(device, n).mid) for n in each] for each in (moved, made))
