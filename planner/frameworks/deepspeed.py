@@ -73,7 +73,7 @@ PRESETS = (
         blocking_launches=True,
         kernel_s=HostConstant(
             140e-6,
-            "least mean absolute error over 24 evenly spaced rows of bloom_a100, in steps of 5 us (planner fit --preset "
+            "least mean absolute error over 24 evenly spaced rows of bloom_a100, in steps of 5 us (fit --preset "
             "bigscience-2022 --rows 24); in sample, one group; a constant a micro-batch or a step beside it gains less "
             "than a twentieth",
             24,

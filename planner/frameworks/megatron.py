@@ -87,8 +87,8 @@ PRESETS = (
         ),
         step_s=HostConstant(
             0.04,
-            "chosen by hand: least mean absolute error over the 17 dense rows of simumax_b200, in steps of 10 ms, beside "
-            "35 us a kernel. All three constants fitted on its 23 rows (planner fit --preset megatron): 40 us a kernel, "
+            "chosen by hand: least mean absolute error over the 17 dense rows of simumax_b200, in steps of 10 ms, with "
+            "35 us a kernel. All three constants fitted on its 23 rows (fit --preset megatron): 40 us a kernel, "
             "3 ms a micro-batch, 20 ms a step, 3.9% in sample; three constants for one group say little",
             17,
             0.036,
