@@ -247,6 +247,16 @@ def missing_formats(wanted: Recipe, device: Device) -> tuple[str, ...]:
     return tuple(form for form in wanted.needs if format_of(form).peak not in device.peak_flops)
 
 
+RULES: dict[str, str] = {
+    "precision-device": "The device computes in every format of the precision.",
+    "framework-precision": "The framework has the quantised recipe.",
+    "main-copy": "A 16-bit main copy completes or replaces one beside 16-bit weights, which the framework keeps.",
+    "thd-unfused": "Documents without padding need a fused attention kernel.",
+    "lora-base": "A 4-bit base of adapters is unpacked to 16 bits: no quantised precision.",
+}
+"""Identifier that a fault of `workload_faults` or `device_faults` carries -> its sentence."""
+
+
 def device_faults(wanted: Recipe, device: Device) -> list[Fault]:
     """Whether the device computes in every format of a recipe; names the nearest recipe that it runs."""
     missing = missing_formats(wanted, device)

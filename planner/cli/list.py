@@ -258,9 +258,11 @@ def _scenarios() -> Table:
 
 
 def _rules() -> Table:
-    from planner.layout import RULES
+    from planner import precision
+    from planner.layout import KNOWN, RULES
 
-    rows = [{"name": rule.id, "about": rule.sentence} for rule in RULES]
+    said = {**{rule.id: rule.sentence for rule in RULES}, **KNOWN, **precision.RULES}
+    rows = [{"name": name, "about": about} for name, about in said.items()]
     return ("name", "rule"), rows, lambda r: (r["name"], r["about"])
 
 

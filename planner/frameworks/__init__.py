@@ -99,7 +99,9 @@ def instead(preset: FrameworkPreset) -> Iterator[None]:
 def preset_for_source(source: str) -> str:
     """Name of the preset that a measurement's `source` speaks of; ``generic`` where none matches.
 
-    The only code that reads `source`. A row that names its framework does not come here.
+    The only code that lets `source` decide how a run is predicted; a row that names its framework does not come here.
+    Scores read it too, to tell runs apart: `planner.compare.scoring` the families whose steps are ranked,
+    `planner.compare.releases` the versions of the software.
     """
     text = source.casefold()
     return next((name for part, name in _SOURCES if part.casefold() in text), "generic")

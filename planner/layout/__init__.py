@@ -12,6 +12,7 @@ from planner.layout.degrees import (
     with_defaults,
 )
 from planner.layout.grids import both_grids, grid_texts
+from planner.layout.known import KNOWN
 from planner.layout.recompute import RECOMPUTE
 from planner.layout.remedies import RuleContext
 from planner.layout.rule import Rule
@@ -21,6 +22,7 @@ from planner.layout.splits import is_even, parse_split, split_faults, split_id, 
 __all__ = [
     "AXES",
     "DEGREES",
+    "KNOWN",
     "OPEN_CP_KINDS",
     "RESHARDS",
     "RECOMPUTE",

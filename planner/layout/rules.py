@@ -10,23 +10,27 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
-from planner.layout import context_rules, expert_rules, model_rules, offload_rules, precision_rules, recompute_rules
+from planner.layout import (
+    context_rules,
+    expert_rules,
+    model_rules,
+    offload_rules,
+    precision_rules,
+    recompute_rules,
+    sharding_rules,
+)
 from planner.layout.degrees import (
-    OPEN_CP_KINDS,
-    RESHARDS,
     SCHEDULES,
     BoolArray,
     IntArray,
     Layout,
     LayoutBatch,
-    divisors,
 )
-from planner.layout.recompute import MODULES, RECOMPUTE
+from planner.layout.known import unknown_names
 from planner.layout.remedies import (
     MOST_ACTIONS,
     RuleContext,
     attention_heads,
-    choices,
     expert_counts,
     explain_ep,
     explain_ep_grid,
@@ -294,26 +298,7 @@ RULES: tuple[Rule, ...] = (
             "etp=1",
         ),
     ),
-    Rule(
-        "fsdp-divides-dp",
-        "fsdp divides dp.",
-        lambda b, c: np.asarray(b.dp % np.maximum(b.fsdp_degree, 1) == 0),
-        lambda lay, c: (
-            f"fsdp={lay.fsdp} does not divide dp={lay.dp}",
-            "dp = replicas * fsdp",
-            choices(divisors(lay.dp, 1024), "fsdp"),
-        ),
-    ),
-    Rule(
-        "zero-needs-dp",
-        "ZeRO needs more than one data-parallel rank.",
-        lambda b, c: np.asarray((b.zero_stage == 0) | (b.dp * b.cp > 1)),
-        lambda lay, c: (
-            f"zero_stage={lay.zero_stage} with dp={lay.dp}",
-            "there is nothing to shard over",
-            "zero_stage=0",
-        ),
-    ),
+    *sharding_rules.RULES,
     Rule(
         "moe-tp-needs-sp",
         "Experts with tensor parallelism need sequence parallelism, so that each rank routes its own tokens.",
@@ -341,16 +326,6 @@ RULES: tuple[Rule, ...] = (
         "Padding experts to their capacity needs the all-to-all dispatcher.",
         expert_rules.capacity_dispatcher,
         expert_rules.explain_capacity_dispatcher,
-    ),
-    Rule(
-        "reshard-stage",
-        "Only stage 3 frees parameters that it has gathered.",
-        lambda b, c: np.asarray((b.reshard == 0) | (b.zero_stage == 3)),
-        lambda lay, c: (
-            f"reshard={lay.reshard} with zero_stage={lay.zero_stage}",
-            "parameters are sharded in stage 3 alone",
-            "reshard=default, or zero_stage=3",
-        ),
     ),
     Rule("framework-zero-stage", "The framework has the ZeRO stage.", _zero_known, explain_zero_known),
     Rule(
@@ -410,7 +385,7 @@ def check(layouts: LayoutBatch, context: RuleContext) -> dict[str, BoolArray]:
 
 def faults(layout: Layout, context: RuleContext, where: str = "") -> list[Fault]:
     """All rules that one layout breaks, each with a way out."""
-    unknown = _unknown_names(layout, where)
+    unknown = unknown_names(layout, where)
     if unknown:
         return unknown
     kept = check(LayoutBatch.of(layout), context)
@@ -419,20 +394,6 @@ def faults(layout: Layout, context: RuleContext, where: str = "") -> list[Fault]
         if not kept[rule.id] and all(kept[need] for need in rule.needs):
             what, why, fix = rule.explain(layout, context)
             found.append(Fault(what, where, why, fix, rule.id))
-    return found
-
-
-def _unknown_names(layout: Layout, where: str) -> list[Fault]:
-    found = []
-    for name, allowed in (("recompute", RECOMPUTE), ("schedule", SCHEDULES), ("cp_kind", OPEN_CP_KINDS),
-                          ("reshard", RESHARDS)):  # fmt: skip
-        value, why = getattr(layout, name), "it is not a known name"
-        if value not in allowed:
-            found.append(Fault(f"{name} is {value!r}", where, why, " or ".join(filter(None, allowed)), f"{name}-known"))
-    unknown = [name for name in layout.recompute_modules if name not in MODULES]
-    if unknown:
-        what = f"recompute_modules is {', '.join(map(repr, unknown))}"
-        found.append(Fault(what, where, "it is not a known name", ", ".join(MODULES), "recompute-modules-known"))
     return found
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
 from planner import frameworks
+from planner.cli.list import KINDS
 from planner.layout import (
     RECOMPUTE,
     RULES,
@@ -210,6 +211,10 @@ CASES = (
     Case("etp-width", Layout(dp=16, etp=16), "etp=1", Layout(dp=16), on(16, MOE)),
     Case("fsdp-divides-dp", Layout(dp=4, zero_stage=3, fsdp=3), "fsdp in 1, 2, 4",
          Layout(dp=4, zero_stage=3, fsdp=2), on(4)),
+    Case("fsdp-stage", Layout(dp=4, fsdp=2), "zero_stage=3 or zero_stage=2", Layout(dp=4, zero_stage=3, fsdp=2), on(4)),
+    # DeepSpeed runs stage 1 at most with a pipeline
+    Case("fsdp-stage", Layout(pp=2, dp=4, fsdp=2), "zero_stage=1, or fsdp=0",
+         Layout(pp=2, dp=4, zero_stage=1, fsdp=2), on(8, framework="deepspeed")),
     Case("zero-needs-dp", Layout(tp=2, zero_stage=1), "zero_stage=0", Layout(tp=2), on(2)),
     Case("moe-tp-needs-sp", Layout(tp=2, dp=2, ep=2), "sp=1", Layout(tp=2, sp=1, dp=2, ep=2), on(4, MOE)),
     Case("framework-zero-stage", Layout(dp=2, zero_stage=3), "zero_stage in 0", Layout(dp=2),
@@ -253,6 +258,17 @@ def test_every_rule_has_a_case_and_says_its_sentence() -> None:
     assert {case.rule for case in CASES} == {rule.id for rule in RULES}
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert all(rule.sentence.endswith(".") for rule in RULES)
+
+
+def test_every_identifier_that_a_fault_carries_is_listed_with_its_sentence() -> None:
+    _, rows, _ = KINDS["rules"]()
+    listed = {row["name"]: row["about"] for row in rows}
+    assert len(listed) == len(rows) and all(about.endswith(".") for about in listed.values())
+    words = Layout(recompute="a", schedule="b", cp_kind="c", reshard="d", recompute_modules=("e",))
+    named = {fault.rule for fault in faults(words, on(1))}
+    assert named == {"recompute-known", "schedule-known", "cp_kind-known", "reshard-known", "recompute-modules-known"}
+    carried = named | {rule.id for rule in RULES} | {"precision-device", "framework-precision", "main-copy"}
+    assert carried <= set(listed)
 
 
 def test_unknown_names_are_refused_first() -> None:
