@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from planner.notes import memory_notes, notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
+from planner.schedule import get as get_schedule
 from planner.simulate import timeline
 from planner.simulate.bound import lower_bound
 from planner.simulate.dag import build_dag, durations
@@ -78,12 +79,11 @@ def detail(
     dtype = recipe_of(workload, priced.preset).forward
     peak = cluster.device.peak(format_of(dtype).peak) * layout.world
     tokens = workload.gbs * workload.tokens_per_sequence
-    lower = min(float(bounds(group, np.asarray([position]))[0]), seconds)  # equal where nothing waits, but for rounding
     joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world, dtype)
     kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(
         step_s=Interval(low, seconds, high),
-        lower_bound_s=lower,
+        lower_bound_s=min(_overlapped_seconds(group, position, microbatches), seconds),
         upper_bound_s=max(seconds, _serial_seconds(group, position, microbatches)),
         phases=phases,
         hidden_comm_s=_hidden(group, position, microbatches, timeline.hidden_seconds(dag, timing, 0)),
@@ -193,6 +193,31 @@ def _hidden(group: Group, position: int, microbatches: int, transfers: list[dict
     for name in ("pp_comm", "dp_comm"):
         hidden[name] = max(t[name] for t in transfers)
     return hidden
+
+
+def _overlapped_seconds(group: Group, position: int, microbatches: int) -> float:
+    """Step seconds with every transfer hidden: what compute alone takes through the pipeline, or the transfers alone.
+
+    The bound of `planner.simulate.bound` over the nodes of each rank, cut to the kernels of a micro-batch (a node
+    holds exposed collectives, and what traffic beside it takes from it); no less than the collectives of a
+    micro-batch of a rank (one stream each kind), its gathers, or its reductions.
+    """
+    costs, parts = group.durations.costs(np.asarray([position])), group.parts
+    kept = ("forward_s", "backward_input_s", "backward_weight_s", "optimizer_s", "step_s")
+    kernels = np.asarray(sum(v[position] for n, v in parts.items() if not n.endswith("_comm")))
+    nodes = np.asarray(sum(getattr(costs, name).sum(axis=(0, 2, 3)) for name in kept[:3]))
+    share = (kernels * get_schedule(group.schedule).directions / np.maximum(nodes, 1e-30))[None, :, None, None]
+    moved = {f.name: np.zeros_like(getattr(costs, f.name)) for f in fields(costs) if f.name not in kept}
+    alone = replace(costs, **moved, **{name: getattr(costs, name) * share for name in kept[:3]})
+    compute = float(lower_bound(group.schedule, group.pp, np.asarray([microbatches]), group.vpp, alone, group.comm)[0])
+    inside = [
+        (parts[name][position] + group.hidden.get(name, np.zeros_like(parts[name]))[position]).max() * microbatches
+        for name in parts
+        if name.endswith("_comm")
+    ]
+    gathers = float(costs.unshard_s.sum(axis=(2, 3)).max()) * (2 * microbatches if group.comm.unshard == "each" else 1)
+    reductions = float(costs.reduce_s.sum(axis=(2, 3)).max()) * (microbatches if group.comm.reduce == "each" else 1)
+    return max(compute, gathers, reductions, *map(float, inside))
 
 
 def _serial_seconds(group: Group, position: int, microbatches: int) -> float:

@@ -148,7 +148,7 @@ class Step:
     step_s : Interval
         Seconds a step, with the spread of the prices.
     lower_bound_s, upper_bound_s : float
-        Perfect overlap; no overlap.
+        Every transfer hidden behind compute (and compute alone where it is longer); no transfer hidden.
     phases : list of dict
         Per pipeline rank, phase -> exposed seconds; the values of a rank sum to its step time.
     hidden_comm_s : dict

@@ -42,7 +42,10 @@ def test_bounds_and_phases(case: Case) -> None:
         )
         for r in range(lay.pp)
     ]
-    assert max(compute) <= step.lower_bound_s * ROUNDING
+    assert max(compute) <= seconds * ROUNDING
+    # with all transfers hidden, the compute of the busiest rank is left
+    kernels = [sum(phases[name] for name in ("forward", "backward", "recompute", "host")) for phases in step.phases]
+    assert max(kernels) <= step.lower_bound_s * ROUNDING
     assert max(expected.played.busy) <= seconds * ROUNDING
     assert seconds <= expected.played.everything * ROUNDING
 
