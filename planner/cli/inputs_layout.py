@@ -110,12 +110,23 @@ def case_of_plan(path: Path, cluster: str | None = None) -> Case:
 
 
 def case_of(plan: Plan, cluster: str | None = None, source: str = "plan") -> Case:
-    """The run that a loaded plan describes; `source` is named in faults of its model."""
+    """The run that a loaded plan describes; `source` is named in faults.
+
+    Raises
+    ------
+    InputError
+        For what the plan states beyond its layout (`planner.plan_uniform`), and faults of its model and cluster.
+    """
     from planner import model as models
+    from planner.plan_uniform import beyond_layout
 
     name = cluster or plan.cluster
     spec = models.read_config(plan.model, plan.model_name, source)
-    return Case(spec, plan.model, inputs.load_cluster(name), name, plan.workload, layout_of(plan, spec), plan)
+    loaded, layout = inputs.load_cluster(name), layout_of(plan, spec)
+    more = beyond_layout(plan, layout, spec, loaded.gpus_per_node if cluster is None else 0, source)
+    if more:
+        raise InputError(more)
+    return Case(spec, plan.model, loaded, name, plan.workload, layout, plan)
 
 
 def layout_of(plan: Plan, spec: ModelSpec) -> Layout:

@@ -285,3 +285,34 @@ def test_list_schedules_says_who_runs_them(call) -> None:
     assert by_name["dualpipe"]["frameworks"] == ["generic"] and by_name["dualpipe"]["directions"] == 2
     assert by_name["zb-v"]["vpp"] == 2 and by_name["zb-v"]["torch_class"] == "ScheduleZBVZeroBubble"
     assert "megatron" in by_name["1f1b"]["frameworks"] and "megatron" not in by_name["zb-h1"]["frameworks"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("stages", 0, "recompute"), "full"),
+        (("batch_share",), [18, 14]),
+        (("actions", 0), "sorted"),
+        (("placement",), "swapped"),
+    ],
+    ids=("recompute", "batch_share", "actions", "placement"),
+)
+@pytest.mark.parametrize("command", ["predict", "simulate"])
+def test_what_a_plan_says_beyond_its_layout_is_not_priced_in_silence(call, path, value, command: str) -> None:
+    words = ["--model", "llama-3-8b", "--cluster", "dgx-h100:1", "--seq-len", "4096", "--gbs", "32"]
+    call("predict", *words, "--tp", "2", "--pp", "2", "--zero-stage", "1", "--out", "p.json")
+    content = json.loads(Path("p.json").read_text())
+    where = content
+    for key in path[:-1]:
+        where = where[key]
+    if value == "sorted":
+        value = sorted(where[path[-1]], key=lambda action: "F" not in action)  # all forwards, then all backwards
+    if value == "swapped":
+        value = [{**p, "gpu": 7 - p["gpu"]} for p in content["placement"]]
+    where[path[-1]] = value
+    Path("p.json").write_text(json.dumps(content))
+    args = ["--plan", "p.json"] if command == "predict" else ["p.json"]
+    found = call(command, *args)
+    assert found.code == 2
+    assert str(path[0]) in found.err
+    assert "a prediction prices the layout" in found.err
