@@ -207,6 +207,8 @@ def show(result: SearchResult, problem: Problem) -> None:
     print_table(f"layouts by {problem.objective.replace('_', ' ')}, best first", RANKED, ranked(result))
     proof = "proven: every other layout is slower by a lower bound" if result.optimal else "not proven"
     say(f"* not beaten in both time and memory. The order is {proof}.")
+    if any(row.step.verdict != "fits" for row in result.rows):
+        say("at risk: the middle figure fits with the headroom asked for, the high end of its interval does not.")
     for text in result.notes:
         say(f"note: {text}")
 
@@ -223,6 +225,7 @@ RANKED = (
     "free %",
     "bubble %",
     "comm %",
+    "memory",
     "",
 )
 
@@ -244,6 +247,7 @@ def ranked(result: SearchResult) -> list[tuple[str, ...]]:
             f"{100 * (1 - record['peak_bytes'] / record['capacity_bytes']):.0f}",
             f"{100 * record['bubble_fraction']:.1f}",
             f"{100 * record['exposed_comm_fraction']:.1f}",
+            row.step.verdict,
             "*" if record["pareto"] else "",
         ))  # fmt: skip
     return rows
