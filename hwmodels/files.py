@@ -21,7 +21,7 @@ def read_text(path: str | Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        near = sorted(p.name for p in path.parent.glob("*" + path.suffix))[:8] if path.parent.is_dir() else []
+        near = _neighbours(path)
         fix = "one of " + ", ".join(near) if near else "a path that exists"
         raise InputError(Fault("no such file", str(path), "", fix)) from None
     except IsADirectoryError:
@@ -30,6 +30,19 @@ def read_text(path: str | Path) -> str:
         raise InputError(Fault("is not UTF-8 text", str(path), str(error), "a text file")) from None
     except OSError as error:
         raise InputError(Fault("cannot be read", str(path), error.strerror or str(error), "a readable file")) from None
+
+
+def _neighbours(path: Path) -> list[str]:
+    """Names beside a missing file that may have been meant: close ones first, then others of its suffix."""
+    import difflib
+
+    try:
+        names = sorted(p.name for p in path.parent.iterdir())
+    except OSError:  # no such folder, or one that may not be listed
+        return []
+    close = difflib.get_close_matches(path.name, names, 4, 0.6)
+    same = [name for name in names if path.suffix and name.endswith(path.suffix) and not name.startswith(".")]
+    return list(dict.fromkeys([*close, *same]))[:8]
 
 
 def read_json(path: str | Path) -> Any:

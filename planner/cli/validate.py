@@ -36,7 +36,9 @@ def validate(
     ] = None,
     json: inputs.JsonFlag = False,
 ) -> int:
-    """Predict every row that says enough and print the error of each group; 1 where an error has grown."""
+    """Predict every row that says enough and print the error of each group; 1 where an error has grown, or
+    no row at all was predicted.
+    """
     from planner import compare as comparing
     from planner.cli.output import note, print_json, say_error
     from planner.cli.progress import Progress
@@ -63,7 +65,9 @@ def validate(
         say_error("\n".join(result.regressions))
     elif tighten:
         note(f"limits lowered in {lower_limits(result)}")
-    return 1 if result.regressions else 0
+    if not result.predicted:
+        say_error(f"no row was predicted, of {len(result.results)} in {given or 'the published facts'}")
+    return 1 if result.regressions or not result.predicted else 0
 
 
 def write_page(path: Path, result: ValidationResult, command: str) -> Path:
@@ -111,8 +115,7 @@ def show(result: ValidationResult) -> None:
 
     show_table(validation(result.to_json()))
     say()
-    predicted = len(result.results) - len(result.skipped)
-    say(f"{len(result.results)} rows, {predicted} predicted, {len(result.missed)} missed")
+    say(f"{len(result.results)} rows, {result.predicted} predicted, {len(result.missed)} missed")
     reasons: dict[str, int] = {}
     for skipped in result.skipped:
         reasons[skipped.reason] = reasons.get(skipped.reason, 0) + 1

@@ -69,6 +69,11 @@ class ValidationResult:
         return [r for r in self.results if r.reason]
 
     @property
+    def predicted(self) -> int:
+        """Rows with a prediction."""
+        return len(self.results) - len(self.skipped)
+
+    @property
     def missed(self) -> list[RowResult]:
         """Skipped rows that state enough configuration: each counts as a miss."""
         return [r for r in self.skipped if r.enough]
@@ -85,7 +90,7 @@ class ValidationResult:
         return {
             "schema": SCHEMA,
             "rows": len(self.results),
-            "predicted": len(self.results) - len(self.skipped),
+            "predicted": self.predicted,
             "skipped": [{"id": r.row.id, "reason": r.reason, "enough_configuration": r.enough} for r in self.skipped],
             "groups": [group.to_json() for group in self.groups],
             "oom": self.oom,

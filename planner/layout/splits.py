@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hwmodels.errors import Fault, InputError
 
@@ -98,6 +97,7 @@ def megatron_split(
     last: int | None = None,
     embedding: bool = False,
     loss: bool = False,
+    where: str = "stage_layers",
 ) -> Split:
     """The split that Megatron-Core's options give (loop placement).
 
@@ -109,22 +109,22 @@ def megatron_split(
     embedding, loss : bool
         ``--account-for-embedding-in-pipeline-split`` and ``--account-for-loss-in-pipeline-split``: count
         as a layer, so that the first and last virtual stage hold one fewer.
+    where : str
+        What faults and their remedies call the split.
 
     Raises
     ------
     hwmodels.errors.InputError
         Where Megatron-Core refuses: both kinds at once, shares that are not whole.
     """
-    where = "stage_layers"
     if (first is not None or last is not None) and (embedding or loss):
         why = "Megatron-Core takes either the layers of the end ranks or the counted ends"
         raise InputError(Fault("first or last with embedding or loss", where, why, "one of them", "layers-stages"))
     if first is None and last is None:
         counted = n_layers + embedding + loss
         if counted % (pp * vpp):
-            near = counted // (pp * vpp) * pp * vpp or pp * vpp
             why = f"Megatron-Core divides them evenly over {pp * vpp} virtual stages"
-            fix = f"{near - embedding - loss} layers, or stage_layers stage by stage"
+            fix = _whole_split(n_layers, pp * vpp, where)
             raise InputError(Fault(f"{counted} layers, counted ends included", where, why, fix, "layers-stages"))
         shares = [counted // (pp * vpp)] * (pp * vpp)
         shares[0] -= embedding
@@ -134,15 +134,49 @@ def megatron_split(
     left = n_layers - (first or 0) - (last or 0)
     if others < 0 or left < 0 or (left and not others) or (others and left % others):
         why = f"{left} layers are left for {others} ranks, which share them equally"
-        fix = "stage_layers stage by stage"
-        raise InputError(Fault(f"first={first}, last={last} of {n_layers}", where, why, fix, "layers-stages"))
+        why = f"the model has {n_layers} layers on {pp} ranks" if left < 0 or others < 0 else why
+        fix = _end_ranks(n_layers, pp, vpp, first, last, where)
+        raise InputError(Fault(f"{_ends(first, last)} of {n_layers} layers", where, why, fix, "layers-stages"))
     ranks = [left // others if others else 0] * pp
     ranks[0] = first if first is not None else ranks[0]
     ranks[-1] = last if last is not None else ranks[-1]
     if any(n % vpp for n in ranks):
         why = f"vpp={vpp} divides the layers of every rank"
-        raise InputError(Fault(f"ranks of {ranks} layers", where, why, "stage_layers stage by stage", "layers-stages"))
+        what, fix = f"ranks of {split_text(tuple(ranks))} layers", _end_ranks(n_layers, pp, vpp, first, last, where)
+        raise InputError(Fault(what, where, why, fix, "layers-stages"))
     return tuple(n // vpp for _ in range(vpp) for n in ranks)
+
+
+def _whole_split(n_layers: int, n_stages: int, where: str) -> str:
+    """A split of the layers stage by stage that works, as a remedy."""
+    fits = split_layers(n_layers, n_stages)
+    return f"{where} {split_text(fits)}" if fits else f"pp*vpp <= {n_layers + 2}"
+
+
+def _ends(first: int | None, last: int | None) -> str:
+    """``first=3,last=2`` of those that are given."""
+    return ",".join(f"{name}={n}" for name, n in (("first", first), ("last", last)) if n is not None)
+
+
+def _end_ranks(n_layers: int, pp: int, vpp: int, first: int | None, last: int | None, where: str) -> str:
+    """The nearest layers of the given end ranks that leave the others equal shares, and a split stage by stage."""
+    others = pp - (first is not None) - (last is not None)
+
+    def works(ends: int) -> bool:
+        left = n_layers - ends
+        return left == 0 if others == 0 else others > 0 and left > 0 and left % (others * vpp) == 0
+
+    held = range(vpp, n_layers + 1, vpp)  # a whole number of layers for each virtual stage
+    pairs = ((a, b) for a in (held if first is not None else (0,)) for b in (held if last is not None else (0,)))
+    fit = min(
+        (pair for pair in pairs if works(sum(pair))),
+        key=lambda pair: (abs(pair[0] - (first or 0)) + abs(pair[1] - (last or 0)), -sum(pair)),
+        default=None,
+    )
+    whole = _whole_split(n_layers, pp * vpp, where)
+    if fit is None:
+        return whole
+    return f"{where} {_ends(fit[0] if first is not None else None, fit[1] if last is not None else None)}, or {whole}"
 
 
 def megatron_layout(text: str) -> Split:
@@ -212,8 +246,7 @@ def parse_split(text: str, where: str, n_layers: int, pp: int, vpp: int) -> Spli
         raise InputError(faults)
     if not words:
         return tuple(counts)
-    ends = {name: bool(words.get(name)) for name in ("embedding", "loss")}
-    try:
-        return megatron_split(n_layers, pp, vpp, first=words.get("first"), last=words.get("last"), **ends)
-    except InputError as error:
-        raise InputError([replace(fault, where=where) for fault in error.faults]) from None
+    first, last, embedding, loss = (words.get(name) for name in ("first", "last", "embedding", "loss"))
+    return megatron_split(
+        n_layers, pp, vpp, first=first, last=last, embedding=bool(embedding), loss=bool(loss), where=where
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -211,6 +212,22 @@ def test_validate_needs_a_table(call, tmp_path: Path) -> None:
     path.write_text("id,group\n1,g\n")
     assert call("validate", path).code == 2
     assert call("validate", path, "--tighten").code == 2
+
+
+def test_validate_without_a_single_prediction_fails(call, tmp_path: Path) -> None:
+    facts = Path(__file__).parents[1] / "validation" / "published.csv"
+    header, first = facts.read_text().splitlines()[:2]
+    path = tmp_path / "t.csv"
+    path.write_text(header + "\n")
+    found = call("validate", path)
+    assert found.code == 1 and f"no row was predicted, of 0 in {path}" in found.err
+    row = dict(zip(header.split(","), next(csv.reader([first])), strict=True)) | {"gpu": "no such GPU"}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, header.split(","))
+        writer.writeheader()
+        writer.writerow(row)
+    found = call("validate", path, "--json")
+    assert found.code == 1 and json.loads(found.out)["predicted"] == 0 and "no row was predicted, of 1" in found.err
 
 
 def test_a_folder_that_cannot_be_written_to(call, tmp_path: Path) -> None:

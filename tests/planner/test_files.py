@@ -17,6 +17,20 @@ def test_missing_file_names_its_neighbours(tmp_path: Path) -> None:
         read_json(tmp_path / "here.json")
 
 
+def test_a_missing_file_is_not_answered_with_strangers(tmp_path: Path) -> None:
+    for name in (".dockerenv", "bin", "boot", "training.csv", "kernels.csv"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError) as error:
+        read_text(tmp_path / "nosuch")
+    assert error.value.faults[0].fix == "a path that exists"
+    with pytest.raises(InputError) as error:
+        read_text(tmp_path / "trainin.csv")
+    assert error.value.faults[0].fix == "one of training.csv, kernels.csv"  # the close name first
+    with pytest.raises(InputError) as error:
+        read_text(tmp_path / "absent" / "trainin.csv")
+    assert error.value.faults[0].fix == "a path that exists"
+
+
 def test_folder_and_binary_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         read_text(tmp_path)

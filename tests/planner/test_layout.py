@@ -23,6 +23,7 @@ from planner.layout import (
     divisors,
     faults,
     parse_split,
+    split_faults,
     split_layers,
     split_text,
     validate,
@@ -467,3 +468,27 @@ def test_groups_whose_stride_does_not_divide_a_node_stay_within_their_block() ->
     # tp 16 on one rack; pairs a whole node apart lie on two
     assert int(LayoutBatch.of(Layout(tp=16, dp=9)).group("tp", 72).nodes) == 1
     assert int(LayoutBatch.of(Layout(tp=8, pp=2)).group("pp", 8).nodes) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "layers", "pp", "vpp", "remedy"),
+    [
+        # 34 units on 4 stages do not divide; 32 layers do
+        ("embedding,loss", 32, 4, 1, "--stage-layers 4x8"),
+        # 32 - first layers for three ranks: 29 leaves one each; 99 is beyond them all
+        ("first=99", 32, 4, 1, "--stage-layers first=29"),
+        # 27 for two ranks do not divide; 4 + 2 and 3 + 3 leave 26, 3 + 1 and 2 + 2 leave 28: the fuller ends are named
+        ("first=3,last=2", 32, 4, 1, "--stage-layers first=3,last=3"),
+        # two virtual stages a rank: first is even, and 24 - 6 = 18 for three ranks are 6 each
+        ("first=5", 24, 4, 2, "--stage-layers first=6"),
+        ("first=3,last=3", 32, 1, 1, "--stage-layers 32"),
+    ],
+)
+def test_a_refused_split_names_one_that_works(text: str, layers: int, pp: int, vpp: int, remedy: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_split(text, "--stage-layers", layers, pp, vpp)
+    (fault,) = error.value.faults
+    assert remedy in fault.fix.split(", or ") and "-" not in fault.why.replace("Megatron-Core", "")
+    for way in fault.fix.split(", or "):
+        split = parse_split(way.removeprefix("--stage-layers "), "--stage-layers", layers, pp, vpp)
+        assert not split_faults(split, layers, pp * vpp)
