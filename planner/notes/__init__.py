@@ -11,6 +11,7 @@ from planner.notes.layout import overlap_notes, pipeline_notes, recompute_notes
 from planner.notes.memory import memory_notes
 from planner.notes.model import model_notes
 from planner.notes.training import training_notes
+from planner.notes.unused import unused_notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.step.intervals import UNEXPLAINED
@@ -38,4 +39,5 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     found += model_notes(priced)
     found += device_notes(priced)
     found += overlap_notes(priced, layout)
+    found += unused_notes(priced, layout)
     return found

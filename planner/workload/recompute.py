@@ -84,15 +84,17 @@ def _modules(op: Op, layer: DecoderLayer, s: Shapes) -> tuple[str, ...]:
     if op.rerun == "selective":
         return ("core_attn",)
     if op.name.startswith("norm_"):
-        return ("layernorm",) if op.name in _own_norms(layer, s) else ()
+        return ("layernorm",) if op.name in own_norms(layer, s.preset.norm_in_linear) else ()
     if isinstance(layer.attention, LatentAttention) and f"{op.name}.".startswith(_UP_PROJECTIONS):
         return ("mla_up_proj",)
     return next((modules for prefix, modules in _PREFIXES if op.name.startswith(prefix)), ())
 
 
-def _own_norms(layer: DecoderLayer, s: Shapes) -> tuple[str, ...]:
-    """Names of the norms before attention and feed-forward that are modules of their own; not a recurrent mixer's."""
-    fused = s.preset.norm_in_linear
+def own_norms(layer: DecoderLayer, fused: bool) -> tuple[str, ...]:
+    """Names of the norms before attention and feed-forward that are modules of their own; not a recurrent mixer's.
+
+    `fused` is `FrameworkPreset.norm_in_linear`.
+    """
     found: tuple[str, ...] = ()
     if layer.softmax is not None and (isinstance(layer.softmax, LatentAttention) or not fused):
         found = ("norm_0",)
@@ -165,7 +167,7 @@ def pieces(layer: DecoderLayer, parts: SavedParts, s: Shapes) -> tuple[Piece, ..
     if layer.parallel:  # one norm feeds both branches, which share what they keep of it
         found += [Piece(parts.attention), Piece(parts.feed, () if layer.is_moe else ("mlp",))]
         return tuple(found)
-    norms = _own_norms(layer, s)
+    norms = own_norms(layer, s.preset.norm_in_linear)
     before_feed = "norm_1" if layer.attention is not None else "norm_0"
     found += _mixer_pieces(layer, parts, ("layernorm",) if "norm_0" in norms else (), s)
     if layer.ffn is None:
