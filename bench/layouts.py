@@ -2,7 +2,8 @@
 
 Priced: every op, collective and node of the step, and the lower bound of the step time that a search ranks by.
 Sized: the peak bytes of every pipeline rank by category. Enumerating and checking the rules is counted too.
-Run alone it prints the rate, and beside it the rate of exact step times (max-plus engine) of the fastest; under
+The first pass of a process also plays the schedules' action lists (kept for later ones): its rate is printed apart.
+Run alone it prints the rates, and beside them the rate of exact step times (max-plus engine) of the fastest; under
 ``bench.py`` the whole process is timed, imports included.
 """
 
@@ -29,7 +30,8 @@ from planner.search.space import Space, enumerate_layouts
 from planner.step.assemble import Group, assemble_all, dag_groups
 
 SPACE = Space(
-    cp=(1, 2, 4, 8, 16), fsdp=(0, 8, 16, 32, 64, 128, 256), mbs=(1, 2, 4, 8, 16),
+    cp=(1, 2, 4, 8, 16, 32), fsdp=(0, 4, 8, 16, 32, 64, 128, 256, 512, 1024), mbs=(1, 2, 4, 8, 16),
+    recompute=("none", "selective", "full"),
 )  # fmt: skip
 EXACT = 64
 MODEL, _ = models.load("llama-3-70b")
@@ -63,6 +65,7 @@ if __name__ == "__main__":
     for _ in range(runs):
         count, seconds, groups = priced_and_sized()
         rates.append(count / seconds)
-    print(f"{statistics.median(rates):,.0f} layouts priced and sized a second ({count:,} layouts, median of {runs})")
+    median = statistics.median(rates)
+    print(f"{median:,.0f} layouts priced and sized a second ({count:,} layouts, median of {runs}; first {rates[0]:,.0f})")
     if runs > 1:
         print(f"{exact_rate(groups):,.0f} exact step times a second (the {EXACT} best of each of {len(groups)} graphs)")
