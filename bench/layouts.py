@@ -66,6 +66,7 @@ if __name__ == "__main__":
         count, seconds, groups = priced_and_sized()
         rates.append(count / seconds)
     median = statistics.median(rates)
-    print(f"{median:,.0f} layouts priced and sized a second ({count:,} layouts, median of {runs}; first {rates[0]:,.0f})")
+    about = f"{count:,} layouts, median of {runs}; first {rates[0]:,.0f}"
+    print(f"{median:,.0f} layouts priced and sized a second ({about})")
     if runs > 1:
         print(f"{exact_rate(groups):,.0f} exact step times a second (the {EXACT} best of each of {len(groups)} graphs)")
