@@ -8,6 +8,7 @@ from typing import Literal
 from hwmodels.errors import Fault, InputError
 from planner.frameworks.switches import Switches, described, normal
 from planner.routing import Routing
+from planner.stated import is_number, is_whole, number_fault
 
 LARGEST = 2**30
 """Most sequences a step and tokens a sequence: far beyond any run, and safe in 64-bit products."""
@@ -58,13 +59,17 @@ class Lora:
 
     def __post_init__(self) -> None:
         faults = []
-        if not 1 <= self.rank <= MOST_RANK:
+        if not is_whole(self.rank):
+            faults.append(number_fault("rank", self.rank, "workload.lora.rank", 16))
+        elif not 1 <= self.rank <= MOST_RANK:
             faults.append(Fault(f"rank is {self.rank}", "workload.lora.rank", f"1 to {MOST_RANK}", "16"))
         unknown = [m for m in self.modules if m not in MODULES]
         if unknown or not self.modules:
             what = f"modules has {', '.join(map(repr, unknown))}" if unknown else "modules is empty"
             faults.append(Fault(what, "workload.lora.modules", "adapters sit on weights", ", ".join(MODULES)))
-        if not 0.0 <= self.dropout < 1.0:
+        if not is_number(self.dropout):
+            faults.append(number_fault("dropout", self.dropout, "workload.lora.dropout", 0.1, whole=False))
+        elif not 0.0 <= self.dropout < 1.0:
             faults.append(Fault(f"dropout is {self.dropout}", "workload.lora.dropout", "a probability", "0.1"))
         if self.base not in BASES:
             fix = "nf4, or leave it out"
@@ -108,6 +113,13 @@ class Documents:
         if self.batching not in BATCHINGS:
             what, fix = f"batching is {self.batching!r}", " or ".join(BATCHINGS)
             raise InputError(Fault(what, f"{where}.batching", "", fix))
+        wrong = [
+            number_fault(name, getattr(self, name), f"{where}.{name}", example, whole=False)
+            for name, example in (("mean_tokens", 1024.0), ("mean_square_tokens2", 1024.0**2))
+            if not is_number(getattr(self, name))
+        ]
+        if wrong:
+            raise InputError(wrong)
         if not self.mean_tokens >= 1.0:
             what, why = f"mean_tokens is {self.mean_tokens:g}", "a document has a token"
             raise InputError(Fault(what, f"{where}.mean_tokens", why, "1 or more"))
@@ -191,16 +203,22 @@ class Workload:
         faults = []
         for name, example in (("seq_len", 4096), ("gbs", 1024)):
             value = getattr(self, name)
-            if not 1 <= value <= LARGEST:
+            if not is_whole(value):
+                faults.append(number_fault(name, value, f"workload.{name}", example))
+            elif not 1 <= value <= LARGEST:
                 why = f"{name} is a whole number from 1 to {LARGEST}"
                 faults.append(Fault(f"{name} is {value}", f"workload.{name}", why, str(example)))
-        if not 0 <= self.mtp_layers <= MOST_MTP:
+        if not is_whole(self.mtp_layers):
+            faults.append(number_fault("mtp_layers", self.mtp_layers, "workload.mtp_layers", 1))
+        elif not 0 <= self.mtp_layers <= MOST_MTP:
             why = f"prediction steps are a whole number up to {MOST_MTP}"
             faults.append(Fault(f"mtp_layers is {self.mtp_layers}", "workload.mtp_layers", why, "1, as in DeepSeek-V3"))
         if self.flop_formula not in FLOP_FORMULAS:
             fix = " or ".join(FLOP_FORMULAS)
             faults.append(Fault(f"flop_formula is {self.flop_formula!r}", "workload.flop_formula", "", fix))
-        if not 0.0 <= self.images <= MOST_IMAGES:
+        if not is_number(self.images):
+            faults.append(number_fault("images", self.images, "workload.images", 1, whole=False))
+        elif not 0.0 <= self.images <= MOST_IMAGES:
             why = f"images of a sequence are a number up to {MOST_IMAGES}"
             faults.append(Fault(f"images is {self.images:g}", "workload.images", why, "1"))
         if self.vision not in VISIONS:
@@ -210,13 +228,16 @@ class Workload:
         if self.lora is not None and self.kind != "lora":
             why = f"kind {self.kind} trains every weight"
             faults.append(Fault("adapters are given", "workload.lora", why, "kind: lora, or no lora"))
-        if self.documents is not None and self.documents.attended_tokens > self.seq_len * (1.0 + 1e-12):
+        longest = self.seq_len * (1.0 + 1e-12) if is_whole(self.seq_len) else float("inf")
+        if self.documents is not None and self.documents.attended_tokens > longest:
             what = f"documents of {self.documents.attended_tokens:g} tokens (mean square over mean)"
             why = f"a document is cut at seq_len={self.seq_len}"
             fix = f"mean_square_tokens2 <= mean_tokens x {self.seq_len}"
             faults.append(Fault(what, "workload.documents", why, fix))
         if faults:
             raise InputError(faults)
+        for name in ("seq_len", "gbs", "mtp_layers"):  # numpy's numbers become Python's, which a plan can hold
+            object.__setattr__(self, name, int(getattr(self, name)))
         object.__setattr__(self, "switches", normal(self.switches))
         if self.kind == "lora" and self.lora is None:
             object.__setattr__(self, "lora", Lora())

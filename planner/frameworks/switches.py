@@ -51,7 +51,11 @@ def normal(given: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> Switches:
     InputError
         With every name that is no switch and every value that is none of its kind.
     """
-    pairs = dict(given.items() if isinstance(given, Mapping) else given)
+    try:
+        pairs = dict(given.items() if isinstance(given, Mapping) else given)
+    except (TypeError, ValueError):
+        why, fix = "switches are pairs of a name and a word", '(("cuda_graphs", "true"),)'
+        raise InputError(Fault(f"switches is {given!r}", "workload.switches", why, fix)) from None
     faults = [
         Fault(f"{name!r} is no switch", f"workload.switches.{name}", "", _nearest(name))
         for name in pairs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape, group_shape
 from planner.frameworks.base import CP_KINDS
+from planner.layout.checked import normal_values
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
 from planner.schedule import get as get_schedule
@@ -121,6 +123,11 @@ class Layout:
         1: the shards of ZeRO-3 lie in host memory and come over its link before each gather.
     offload_activations : int
         Layers of each virtual stage, from its first, whose activations wait in host memory for the backward.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        For a value of another type; words and ranges are a matter of `planner.layout.rules`.
     """
 
     tp: int = 1
@@ -145,6 +152,13 @@ class Layout:
     offload_optimizer: int = 0
     offload_parameters: int = 0
     offload_activations: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse values of other types with `InputError`; numpy's whole numbers and lists become Python's."""
+        if {*map(type, _NUMBERS(self))} == _INT and all(part == () for part in _SEQUENCES(self)):
+            return  # nearly always: a search makes few layouts, but a sweep in Python may make many
+        for name, value in normal_values({f.name: getattr(self, f.name) for f in fields(self)}).items():
+            object.__setattr__(self, name, value)
 
     @property
     def world(self) -> int:
@@ -180,6 +194,10 @@ class Layout:
             parts.append(f"layers {split_text(self.stage_layers)}")
         return " ".join(parts) if parts else "single"
 
+
+_SEQUENCES = attrgetter("stage_layers", "recompute_layers", "recompute_modules")
+_NUMBERS = attrgetter(*(f.name for f in fields(Layout) if f.name not in CODES))
+_INT = {int}
 
 _DEFAULTS: dict[str, int] = {
     f.name: CODES[f.name].encode(f.default) if f.name in CODES else int(f.default)  # type: ignore[arg-type]
