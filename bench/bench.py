@@ -27,7 +27,7 @@ COMMANDS: dict[str, list[str]] = {
     "layouts_209k": ["bench/layouts.py", "1"],
     "search_llama3_70b": ["-m", "planner", "search", "scenarios/llama3-70b-128xh100.yaml", "--json"],
 }
-LIMITS_S = {"help": 0.5, "gemm_prices_2m": 1.6, "layouts_209k": 5.0, "search_llama3_70b": 5.0}
+LIMITS_S = {"help": 0.5, "gemm_prices_2m": 1.6, "layouts_209k": 8.0, "search_llama3_70b": 5.0}
 
 
 def seconds_of(arguments: list[str]) -> list[float]:
