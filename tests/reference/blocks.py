@@ -551,7 +551,8 @@ def _images(rank: Rank) -> float:
         return 0.0
     images = lay.mbs * work.images / lay.cp
     trained, full = work.vision == "trained" and rank.lora is None, rank.lora is None
-    alone = replace(lay, sp=0, cp=1, recompute="none", recompute_modules=(), recompute_layers=(), mbs=images)
+    alone = replace(lay, sp=0, cp=1, recompute="none", recompute_modules=(), recompute_layers=())
+    object.__setattr__(alone, "mbs", images)  # images of a micro-batch on a rank need not be whole, and a layout's are
     spec = ModelSpec("tower", "vision", tower.hidden, 0, (), norm="layer", norm_bias=True)
     inside = replace(
         rank, model=spec, layout=alone, items=[], gradients=[],
