@@ -184,14 +184,5 @@ def over_stages(
     """
     blocks = [*layers, embedding, head]
     shape = np.broadcast_shapes((len(splits),), *(np.shape(v) for v in blocks))
-    values = np.stack([np.broadcast_to(v, shape) for v in blocks], axis=-1).reshape(-1, len(blocks))
-    unique, inverse = np.unique(splits, return_inverse=True)
-    first = assignment(model, pp, vpp, schedule, int(unique[0]))
-    if len(unique) == 1:
-        return np.asarray((values @ first.reshape(len(blocks), -1)).reshape(-1, *first.shape[1:]))
-    result = np.empty((len(values), *first.shape[1:]))
-    for i, split in enumerate(unique):
-        rows = np.flatnonzero(inverse.reshape(-1) == i)
-        matrix = assignment(model, pp, vpp, schedule, int(split))
-        result[rows] = (values[rows] @ matrix.reshape(len(blocks), -1)).reshape(-1, *first.shape[1:])
-    return result
+    sums = StageSums.of(model, pp, vpp, schedule, splits)
+    return sums.whole(sums.sum([np.broadcast_to(v, shape) for v in blocks]))

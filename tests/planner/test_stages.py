@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.layout import Layout, LayoutBatch, split_id
 from planner.model import load
-from planner.stages import StageSums, over_stages
+from planner.stages import StageSums, assignment, over_stages
 
 MODEL, _ = load("llama-2-7b")  # 32 equal layers
 
@@ -48,6 +48,9 @@ def test_sums_by_kind_are_the_sums_over_all_stages(
     layer, embedding, head = (np.asarray(numbers[i : i + 2], dtype=float) for i in (0, 2, 4))
     found = StageSums.of(MODEL, pp, vpp, schedule, splits)
     whole = over_stages(MODEL, pp, vpp, schedule, splits, [layer], embedding, head)
+    for row, split in enumerate(splits):  # one stage at a time, from what it holds
+        held = assignment(MODEL, pp, vpp, schedule, int(split))
+        assert np.array_equal(whole[row], held[0] * layer[row] + held[1] * embedding[row] + held[2] * head[row])
     kinds = found.sum([layer, embedding, head])
     assert np.array_equal(found.whole(kinds), whole)
     assert np.allclose(found.by_rank(kinds), whole.sum(axis=2))
