@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import typer
 
 from hwmodels.cli import running
-from planner.cli import calibrate, compare, fit, predict, report, run, scenario, search, simulate, validate
+from planner.cli import calibrate, compare, fit, predict, report, run, scenario, search, simulate, validate, why
 from planner.cli import list as listing
 
 PROGRAM = "python -m planner"
@@ -33,7 +33,7 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
         raise typer.Exit
 
 
-for module in (search, predict, simulate, scenario, run, compare, calibrate, fit, validate, report, listing):
+for module in (search, predict, simulate, why, scenario, run, compare, calibrate, fit, validate, report, listing):
     module.register(app)
 
 
