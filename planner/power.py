@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from hwmodels import energy
 from hwmodels.device import Device
 from hwmodels.kernels.formats import format_of
 from hwmodels.kernels.memory import memory_coefficient
 from hwmodels.kernels.sustained import compute_weight
 
+FloatArray = NDArray[np.float64]
 COMPUTE = ("forward", "backward", "recompute")
 
 
@@ -44,11 +48,44 @@ def step_joules(
     ranks = len(phases)
     busy = sum(row[name] for row in phases for name in COMPUTE) / ranks
     streaming = sum(row["optimizer"] for row in phases) / ranks
-    reached = min(hardware_flops / peak_flops / busy, 1.0) if busy > 0 else 0.0
+    return float(joules(device, busy, streaming, step_s, hardware_flops, peak_flops, gpus, dtype))
+
+
+def joules(
+    device: Device,
+    compute_s: ArrayLike,
+    optimizer_s: ArrayLike,
+    step_s: ArrayLike,
+    hardware_flops: ArrayLike,
+    peak_flops: ArrayLike,
+    gpus: ArrayLike,
+    dtype: str = "bf16",
+    pue: float = energy.PUE.value,
+) -> FloatArray:
+    """Joules of steps at the meter, for arrays that broadcast.
+
+    Parameters
+    ----------
+    compute_s, optimizer_s : array_like
+        Seconds that a rank computes and updates, mean over the ranks; what is left of `step_s` idles.
+    hardware_flops, peak_flops : array_like
+        As `step_joules`.
+    pue : float
+        Power of the building over that of its machines.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        For a device whose datasheet gives no board power.
+    """
+    compute, streaming = np.asarray(compute_s, np.float64), np.asarray(optimizer_s, np.float64)
+    share = np.asarray(hardware_flops, np.float64) / np.asarray(peak_flops, np.float64)
+    reached = np.minimum(np.divide(share, compute, out=np.zeros(np.broadcast(share, compute).shape),
+                                   where=compute > 0), 1.0)  # fmt: skip
     reach = memory_coefficient(device, "efficiency").value  # what a stream reaches by the law that priced it
-    parts = [energy.Phase.of(busy, reached), energy.Phase.of(streaming, 0.0, min(reach, 1.0))]
-    whole = max(step_s, busy + streaming)
-    return float(energy.step_energy_j(device, parts, whole, gpus=gpus, pue=energy.PUE.value, dtype=dtype).mid)
+    parts = [energy.Phase.of(compute, reached), energy.Phase.of(streaming, 0.0, min(reach, 1.0))]
+    whole = np.maximum(step_s, compute + streaming)
+    return np.asarray(energy.step_energy_j(device, parts, whole, gpus=gpus, pue=pue, dtype=dtype).mid)
 
 
 def per_mtoken(joules: float | None, tokens: float) -> tuple[float | None, float | None]:

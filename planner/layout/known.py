@@ -6,7 +6,7 @@ from hwmodels.errors import Fault
 from planner.layout.degrees import OPEN_CP_KINDS, RESHARDS, SCHEDULES, Layout
 from planner.layout.recompute import MODULES, RECOMPUTE
 
-_WORDS: dict[str, tuple[str, ...]] = {
+WORDS: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE,
     "schedule": SCHEDULES,
     "cp_kind": OPEN_CP_KINDS,
@@ -27,7 +27,7 @@ KNOWN: dict[str, str] = {
 def unknown_names(layout: Layout, where: str) -> list[Fault]:
     """Every word of a layout that is no known name, with the known ones."""
     found, why = [], "it is not a known name"
-    for name, allowed in _WORDS.items():
+    for name, allowed in WORDS.items():
         value = getattr(layout, name)
         if value not in allowed:
             found.append(Fault(f"{name} is {value!r}", where, why, " or ".join(filter(None, allowed)), f"{name}-known"))
