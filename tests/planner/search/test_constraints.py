@@ -74,10 +74,9 @@ NUMERIC = ("tp", "sp", "pp", "vpp", "dp", "mbs", "zero_stage")
 
 def _terms() -> st.SearchStrategy[str]:
     atoms = st.one_of(st.sampled_from(NUMERIC), st.integers(0, 40).map(str))
+    signs = st.sampled_from(["+", "-", "*"])
     return st.recursive(
-        atoms,
-        lambda inner: st.tuples(inner, st.sampled_from(["+", "-", "*"]), inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
-        max_leaves=4,
+        atoms, lambda inner: st.tuples(inner, signs, inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"), max_leaves=4
     )
 
 
@@ -86,7 +85,8 @@ def _conditions() -> st.SearchStrategy[str]:
     sign = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
     compared = st.tuples(name, sign, _terms()).map(" ".join)
     chained = st.tuples(_terms(), sign, name, sign, _terms()).map(" ".join)
-    listed = st.tuples(name, st.sampled_from([" in ", " not in "]), st.lists(st.integers(0, 16), min_size=1, max_size=4))
+    numbers = st.lists(st.integers(0, 16), min_size=1, max_size=4)
+    listed = st.tuples(name, st.sampled_from([" in ", " not in "]), numbers)
     member = listed.map(lambda t: t[0] + t[1] + str(t[2]))
     return st.recursive(
         st.one_of(compared, chained, member),
