@@ -173,8 +173,8 @@ def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
     if faults:
         raise InputError(faults)
     if nodes is not None:
-        first = parsed.pools[0].model_copy(update={"nodes": nodes})
-        parsed = _resized(parsed.model_copy(update={"pools": [first, *parsed.pools[1:]]}))
+        first = parsed.pools[0].with_values(nodes=nodes)
+        parsed = _resized(parsed.with_values(pools=[first, *parsed.pools[1:]]))
     return _build(parsed, file, marks)
 
 
@@ -185,8 +185,8 @@ def _resized(parsed: ClusterFile) -> ClusterFile:
     if network is None or not network.torus or math.prod(network.torus) == total:
         return parsed
     shape = list(torus_shape(total, len(network.torus)))
-    fabric = parsed.fabric.model_copy(update={"inter_node": network.model_copy(update={"torus": shape})})
-    return parsed.model_copy(update={"fabric": fabric})
+    fabric = parsed.fabric.with_values(inter_node=network.with_values(torus=shape))
+    return parsed.with_values(fabric=fabric)
 
 
 def _device(pool: PoolFile, extra: Mapping[str, Coefficient]) -> Device:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,8 @@ def read_json(path: str | Path) -> Any:
 
 def write_text(path: str | Path, text: str) -> Path:
     """Write beside the target, flush, and rename onto it; returns the path."""
+    import tempfile  # with random and its kin; what only reads has no use for them
+
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,14 +23,16 @@ bandwidths and sizes that the coefficients are relative to.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 
 from hwmodels import yamlfile
 from hwmodels.device import TRANSFER_SPREAD, Coefficient
+from hwmodels.errors import InputError
 
 DEVICE_KINDS = ("gemm", "attention", "memory", "power")
 LINK_KINDS = ("collectives", "expert")
@@ -78,6 +80,52 @@ class Section:
 
 
 LawSections = Mapping[str, Section]
+_HEAD = re.compile(r"(?:[a-z]+: [^\n]*\n)*sections:\n(?=  \S)")
+_NAME = re.compile(r"^  (\S+):$", re.MULTILINE)
+
+
+class LawFileSections(LawSections):
+    """Sections of a file, each read when it is asked for: a search needs one or two of the dozen.
+
+    Holds for a file as `hwmodels.fit` writes it, with the names of the sections alone at the second column. What
+    does not look like that, or has a fault, is read as a whole.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        self._text, self._file = text, name
+        self._read: dict[str, Section] = {}
+        head = _HEAD.match(text)
+        starts = list(_NAME.finditer(text, head.end())) if head else []
+        ends = [start.start() for start in starts[1:]] + [len(text)]
+        self._parts = {start[1]: text[start.start() : end] for start, end in zip(starts, ends, strict=True)}
+        self._head = head[0] if head else ""
+        if len(self._parts) != len(starts) or not starts:  # a name twice, or another way of writing
+            self._read_all()
+
+    def _read_all(self) -> None:
+        from hwmodels.schema import LawFile
+
+        data, marks = yamlfile.parse(self._text, self._file)
+        self._read = dict(yamlfile.validate(LawFile, data, self._file, marks).build())
+        self._parts = dict.fromkeys(self._read, "")
+
+    def __getitem__(self, name: str) -> Section:
+        if name not in self._read:
+            from hwmodels.schema import LawFile
+
+            part = self._parts[name]
+            try:
+                data, marks = yamlfile.parse(self._head + part, self._file)
+                self._read |= yamlfile.validate(LawFile, data, self._file, marks).build()
+            except InputError:
+                self._read_all()  # for the right lines of the faults
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
 
 
 @cache
@@ -89,15 +137,10 @@ def sections(kind: str) -> LawSections:
     InputError
         For a file with faults.
     """
-    from hwmodels.schema import LawFile
-
-    entry = files("hwmodels.catalog") / "laws" / f"{kind}.yaml"
+    entry = Path(__file__).parent / "catalog" / "laws" / f"{kind}.yaml"
     if not entry.is_file():
         return {}
-    name = f"catalog/laws/{kind}.yaml"
-    data, marks = yamlfile.parse(entry.read_text(encoding="utf-8"), name)
-    built: LawSections = yamlfile.validate(LawFile, data, name, marks).build()
-    return built
+    return LawFileSections(entry.read_text(encoding="utf-8"), f"catalog/laws/{kind}.yaml")
 
 
 def named(kind: str, section: Section, member: str, foreign: bool = False) -> dict[str, Coefficient]:

@@ -1,13 +1,12 @@
-"""What ``catalog/prices.yaml`` may say, as pydantic models (the file boundary only)."""
+"""What ``catalog/prices.yaml`` may say, as declarations (the file boundary only)."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
+from hwmodels.declared import Field, Strict
 from hwmodels.prices import Offer
-from hwmodels.schema import Number, Strict, Text
+from hwmodels.schema import Number, Text
 
 Dollars = Annotated[Number, Field(gt=0)]
 Day = Annotated[str, Field(strict=True, pattern=r"^20\d\d(-(0[1-9]|1[0-2])(-(0[1-9]|[12]\d|3[01]))?)?$")]
@@ -24,11 +23,10 @@ class OfferFile(Strict):
     terms: Text
     source: Text
 
-    @model_validator(mode="after")
-    def _ordered(self) -> OfferFile:
+    def check_together(self) -> None:
+        """The ends of the offer in their order."""
         if self.low > self.high:
             raise ValueError(f"low is {self.low:g} and high {self.high:g}")
-        return self
 
     def build(self) -> Offer:
         """The domain object."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -66,7 +66,7 @@ def _offers() -> dict[str, tuple[Offer, ...]]:
     from hwmodels.price_schema import PricesFile
 
     name = "catalog/prices.yaml"
-    text = (files("hwmodels.catalog") / "prices.yaml").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "catalog" / "prices.yaml").read_text(encoding="utf-8")
     data, marks = yamlfile.parse(text, name)
     found: dict[str, tuple[Offer, ...]] = {}
     for entry in yamlfile.validate(PricesFile, data, name, marks).prices:

@@ -1,13 +1,12 @@
-"""What catalog and cluster YAML files may say, as pydantic models (the file boundary only)."""
+"""What catalog and cluster YAML files may say, as declarations (the file boundary only)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
-
 from hwmodels import laws, units
+from hwmodels.declared import BeforeValidator, Field, PlainValidator, Strict
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Link, PcieTree
@@ -20,7 +19,7 @@ def _quantity(parse: Callable[[object], float], positive: bool) -> Any:
         try:
             result = parse(value)
         except InputError as error:
-            # pydantic turns ValueError into a fault with its path; the cause keeps our wording.
+            # a ValueError becomes a fault with its path; the cause keeps our wording
             raise _ours(error) from None
         if positive and result <= 0:
             raise _ours(InputError(Fault(f"value {value!r} is zero", why="it must be above zero", fix="a value > 0")))
@@ -58,12 +57,6 @@ Number = Annotated[float, BeforeValidator(_no_quotes)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Degree = Annotated[int, Field(strict=True, ge=1)]
-
-
-class Strict(BaseModel):
-    """Unknown keys are faults; nothing can be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class CoefficientFile(Strict):

@@ -1,28 +1,41 @@
 """YAML at the edge: parsed text with the line of every key, and faults as `InputError`.
 
-The schema is pydantic with unknown keys forbidden and no coercion (a quoted number is a fault);
-every fault of a file is reported at once as ``file:line: key``.
+The schema is a declaration (`hwmodels.declared`) with unknown keys forbidden and no coercion (a quoted number is a
+fault); every fault of a file is reported at once as ``file:line: key``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
+from hwmodels.declared import Strict, Unsure, read_slowly
+from hwmodels.declared import read as read_declared
 from hwmodels.errors import Fault, InputError
 
-Schema = TypeVar("Schema", bound=BaseModel)
-Marks = dict[tuple[str | int, ...], int]
+Schema = TypeVar("Schema", bound=Strict)
+Keys = tuple[str | int, ...]
+Marks = Mapping[Keys, int]
+"""1-based line of every key of a file, by its keys from the root."""
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """YAML 1.2 floats: ``1e-6`` is a number, not text."""
+    """YAML 1.2 floats: ``1e-6`` is a number, not text. Notes whether a mapping came out shorter than it was written."""
+
+    doubled = False
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the base; a key that is given twice leaves one value."""
+        made: dict[Any, Any] = super().construct_mapping(node, deep)
+        self.doubled |= len(made) < len(node.value)
+        return made
 
 
 _Loader.yaml_implicit_resolvers = {k: list(v) for k, v in _Base.yaml_implicit_resolvers.items()}
@@ -45,7 +58,30 @@ def read(path: str | Path) -> str:
         raise InputError(Fault("cannot be read", str(path), error.strerror or str(error), "a readable file")) from None
 
 
-def _walk(node: yaml.Node, path: tuple[str | int, ...], marks: Marks, faults: list[Fault], file: str) -> None:
+class _Lines(Mapping[Keys, int]):
+    """The lines of a document, looked up when the first of them is asked for: those of a right file never are."""
+
+    def __init__(self, root: yaml.Node) -> None:
+        self._root = root
+        self._found: dict[Keys, int] = {}
+
+    def _all(self) -> dict[Keys, int]:
+        if not self._found:
+            self._found[()] = self._root.start_mark.line + 1
+            _walk(self._root, (), self._found, [], "")
+        return self._found
+
+    def __getitem__(self, path: Keys) -> int:
+        return self._all()[path]
+
+    def __iter__(self) -> Iterator[Keys]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def _walk(node: yaml.Node, path: Keys, marks: dict[Keys, int], faults: list[Fault], file: str) -> None:
     """Fill `marks` with 1-based lines; a key given twice is a fault (YAML would keep the last)."""
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
@@ -117,7 +153,7 @@ def parse(text: str, file: str) -> tuple[Any, Marks]:
     loader = _Loader(text)
     try:
         node = loader.get_single_node()
-        if node is not None:
+        if node is not None and "*" in text:  # without it there is no alias
             _refuse_loops(node, file)
         data = loader.construct_document(node) if node is not None else None
     except RecursionError:
@@ -131,15 +167,15 @@ def parse(text: str, file: str) -> tuple[Any, Marks]:
         loader.dispose()
     if node is None:
         raise InputError(Fault("is empty", file, fix="a mapping of keys"))
-    marks: Marks = {(): node.start_mark.line + 1}
-    faults: list[Fault] = []
-    _walk(node, (), marks, faults, file)
-    if faults:
-        raise InputError(faults)
-    return data, marks
+    if loader.doubled:
+        faults: list[Fault] = []
+        _walk(node, (), {}, faults, file)
+        if faults:
+            raise InputError(faults)
+    return data, _Lines(node)
 
 
-def where(file: str, loc: tuple[str | int, ...], marks: Marks) -> str:
+def where(file: str, loc: Keys, marks: Marks) -> str:
     """``file:line: a.b[0]`` for the deepest part of `loc` that the file has."""
     known = tuple(loc)
     while known and known not in marks:
@@ -165,7 +201,7 @@ _MEMBER = re.compile(r"(?P<text>constrained-str|str)|dict\[.*\]|[A-Z]\w*")
 """What pydantic puts into the place of a fault for a member of a union: a name, or the mapping that it stands for."""
 
 
-def _place(loc: tuple[Any, ...], data: Any) -> tuple[tuple[str | int, ...], str]:
+def _place(loc: tuple[Any, ...], data: Any) -> tuple[Keys, str]:
     """The keys of `loc` without pydantic's own words, and the member of a union that it ends with ("" for none)."""
     keys: list[str | int] = []
     member, here = "", data
@@ -215,8 +251,12 @@ def _shown(given: Any) -> str:
 
 def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema:
     """`data` as `schema`; InputError with all faults, each with file, line and key."""
+    with suppress(Unsure):
+        return read_declared(schema, data)
+    from pydantic import ValidationError
+
     try:
-        return schema.model_validate(data)
+        return read_slowly(schema, data)
     except ValidationError as error:
         faults: list[Fault] = []
         for item in error.errors(include_url=False):
@@ -229,7 +269,7 @@ def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema
                                 "a name, or a mapping of keys")  # fmt: skip
                 faults += [neither] if neither not in faults else []
             elif kind == "extra_forbidden":
-                fields = ", ".join(schema.model_fields) if len(loc) == 1 else ""
+                fields = ", ".join(schema.declared_fields()) if len(loc) == 1 else ""
                 fix = f"remove it, or one of {fields}" if fields else _FIXES[kind]
                 faults.append(Fault(f"unknown key {loc[-1]!r}", where(file, loc, marks), "", fix))
             elif kind == "missing":

@@ -7,7 +7,6 @@ entries, so later planners need no new format.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -143,6 +142,8 @@ class Plan:
         content = self.to_dict()
         for key in ("predicted", "provenance", "name"):
             content.pop(key)
+        import hashlib  # starts OpenSSL, which a search has no use for
+
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 

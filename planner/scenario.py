@@ -30,6 +30,7 @@ import scenarios
 from hwmodels import cluster as clusters
 from hwmodels import yamlfile
 from hwmodels.cluster import Cluster
+from hwmodels.declared import Strict
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner import model as models
 from planner.layout import divisors
@@ -268,7 +269,7 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
 
 def json_schema() -> dict[str, Any]:
     """JSON schema of a scenario file, for editors."""
-    return ScenarioFile.model_json_schema()
+    return ScenarioFile.pydantic_model().model_json_schema()
 
 
 class _Reader:
@@ -344,10 +345,11 @@ class _Reader:
 _PLACES: dict[str, str] = {
     **{
         key: f"{section}.{key}"
-        for section, f in ScenarioFile.model_fields.items()
-        for key in getattr(f.annotation, "model_fields", {})
+        for section, hint in ScenarioFile.declared_fields().items()
+        if isinstance(hint, type) and issubclass(hint, Strict)
+        for key in hint.declared_fields()
     },
-    **{key: key for key in ScenarioFile.model_fields},
+    **{key: key for key in ScenarioFile.declared_fields()},
 }
 """Key -> where it belongs in the file."""
 

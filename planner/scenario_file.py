@@ -1,4 +1,4 @@
-"""What a scenario YAML may say, as pydantic models (the file boundary only).
+"""What a scenario YAML may say, as declarations (the file boundary only).
 
 Ranges and limits are read by one validator each, so that a wrong one is one fault and not one
 for every form that it might have had.
@@ -11,8 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
-
+from hwmodels.declared import Field, PlainValidator, Strict
 from hwmodels.errors import Fault, InputError
 from planner.frameworks import names as framework_names
 from planner.frameworks.base import CP_KINDS
@@ -32,7 +31,7 @@ _SPAN = re.compile(r"^\s*(\d+)\s*\.\.\s*(\d+)\s*$")
 
 
 class RefusedError(ValueError):
-    """Carries faults through pydantic, which adds the path."""
+    """Carries faults through the reading of a file, which adds the path."""
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(what)
@@ -180,12 +179,6 @@ Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
 
 
-class Strict(BaseModel):
-    """Unknown keys are faults; nothing can be changed afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 class LoraFile(Strict):
     """Adapters on frozen weights."""
 
@@ -241,7 +234,7 @@ class WorkloadFile(Strict):
         hwmodels.errors.InputError
             For what contradicts itself: adapters in full training, documents beyond the sequence.
         """
-        given = self.model_dump()
+        given = self.to_dict()
         kind = self.kind or ("lora" if self.lora is not None else KINDS[0])
         lora = None if self.lora is None else Lora(**given["lora"])
         documents = None if self.documents is None else Documents(**given["documents"])

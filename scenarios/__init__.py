@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 
 def names() -> tuple[str, ...]:
     """Names of the shipped scenarios, sorted."""
-    entries = (entry.name for entry in files(__name__).iterdir())
+    entries = (entry.name for entry in Path(__file__).parent.iterdir())
     return tuple(sorted(name.removesuffix(".yaml") for name in entries if name.endswith(".yaml")))
 
 
@@ -25,4 +24,4 @@ def path(name: str) -> Path:
     bare = name.removesuffix(".yaml")
     if bare not in names():
         raise InputError(Fault(f"no scenario named {name!r}", "scenario", "it does not ship", " or ".join(names())))
-    return Path(str(files(__name__))) / f"{bare}.yaml"
+    return Path(__file__).parent / f"{bare}.yaml"

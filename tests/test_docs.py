@@ -28,7 +28,7 @@ def options() -> set[str]:
     from hwmodels.cli.app import app as hardware
 
     found = set()
-    for each in (app.app, hardware):
+    for each in (app.application(), hardware):
         root: Any = typer.main.get_command(each)  # a group
         for command in root.commands.values():
             found |= {name for parameter in command.params for name in parameter.opts if name.startswith("--")}

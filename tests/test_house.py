@@ -113,6 +113,24 @@ def test_help_of_each_command_loads_no_heavy_library(command: str) -> None:
     assert (done.returncode, done.stderr.strip()) == (0, "[]")
 
 
+def test_a_search_loads_numpy_and_what_it_prices_with_and_no_more() -> None:
+    """Start-up counts: each of these takes longer to import than ten thousand layouts to price."""
+    unwanted = tuple(name for name in HEAVY if name != "numpy") + (
+        "pydantic", "rich", "asyncio", "concurrent", "multiprocessing", "hashlib", "tempfile", "importlib.resources",
+        "planner.compare", "planner.replay", "planner.simulate.events", "reports", "executor",
+    )  # fmt: skip
+    words = ["search", "llama3-70b-128xh100", "--tp", "4", "--pp", "2", "--dp", "16", "--mbs", "1", "--top", "1"]
+    code = (
+        "import sys, planner.cli.app as a\n"
+        f"code = a.main({words!r} + ['--json'])\n"
+        f"print([m for m in {unwanted!r} if m in sys.modules], file=sys.stderr)\n"
+        "raise SystemExit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "[]")
+    assert json.loads(done.stdout)["plans"]
+
+
 def test_the_readme_names_the_two_commands_and_files_that_exist() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "make demo" in text and "make test" in text

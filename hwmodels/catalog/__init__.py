@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from functools import cache, lru_cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from hwmodels import yamlfile
@@ -12,10 +12,12 @@ from hwmodels.device import Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Link
 
+FOLDER = Path(__file__).parent
+
 
 @lru_cache(maxsize=3)
 def _names(folder: str) -> tuple[str, ...]:
-    entries = (files("hwmodels.catalog") / folder).iterdir()
+    entries = (FOLDER / folder).iterdir()
     return tuple(sorted(e.name.removesuffix(".yaml") for e in entries if e.name.endswith(".yaml")))
 
 
@@ -46,7 +48,7 @@ def text(folder: str, name: str) -> str:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=4, cutoff=0.4) or list(known)
         raise InputError(Fault(f"{folder[:-1]} {name!r} is not in the catalog", fix="one of " + ", ".join(near)))
-    return (files("hwmodels.catalog") / folder / f"{name}.yaml").read_text(encoding="utf-8")
+    return (FOLDER / folder / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def _entry(folder: str, name: str, schema: type[Any]) -> Any:

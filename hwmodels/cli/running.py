@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 
+from hwmodels.cli.parsing import take_plain_values
 from hwmodels.errors import Fault, InfeasibleError, InputError, MeshwrightError
 
 INTERRUPTED = 130
@@ -114,7 +115,8 @@ def message_of(error: MeshwrightError) -> str:
 
 def _invoke(app: typer.Typer, program: str, words: list[str]) -> int:
     """Parse and run. Typer's own main is passed by: it ends Ctrl-C and closed pipes without a word."""
-    command = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
+    take_plain_values(command)
     try:
         with command.make_context(program, words) as context:
             code = command.invoke(context)

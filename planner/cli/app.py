@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import typer
 
 from hwmodels.cli import running
-from planner.cli import calibrate, compare, fit, predict, report, run, scenario, search, simulate, validate, why
-from planner.cli import list as listing
 
 PROGRAM = "python -m planner"
-
-app = typer.Typer(
-    name="planner",
-    help="Predict, search, run and compare parallel layouts for training large models.",
-    epilog="Exit codes: 0 done, 1 a run or check failed, 2 bad input, 3 nothing fits.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: it starts in half the time
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+COMMANDS = (
+    "search", "predict", "simulate", "why", "scenario", "run", "compare", "calibrate", "fit", "validate", "report",
+    "list",
+)  # fmt: skip
+"""Each the module of `planner.cli` of the same name, in the order of the help."""
 
 
-@app.callback(invoke_without_command=True)
+def application(words: Sequence[str] = ()) -> typer.Typer:
+    """The application with the command that `words` ask for, or with all of them.
+
+    A command's options are built from its signature when it is registered: of ten commands nine would be built for
+    nothing. Help, an unknown command and no command at all need the whole list.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words after the program's name.
+    """
+    app = typer.Typer(
+        name="planner",
+        help="Predict, search, run and compare parallel layouts for training large models.",
+        epilog="Exit codes: 0 done, 1 a run or check failed, 2 bad input, 3 nothing fits.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # plain help: it starts in half the time
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        import_module(f"planner.cli.{name}").register(app)
+    return app
+
+
 def _root(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
     if version:
         from planner import __version__
 
         typer.echo(f"meshwright {__version__}")
         raise typer.Exit
-
-
-for module in (search, predict, simulate, why, scenario, run, compare, calibrate, fit, validate, report, listing):
-    module.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -45,4 +61,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments : sequence of str, optional
         The words after the program's name; `sys.argv[1:]` if not given.
     """
-    return running.run(app, PROGRAM, arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return running.run(application(words), PROGRAM, words)

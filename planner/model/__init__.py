@@ -11,7 +11,6 @@ import json
 import pkgutil
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def families() -> tuple[str, ...]:
 @cache
 def names() -> tuple[str, ...]:
     """Names of the catalog of known architectures, sorted."""
-    folder = files("planner.model") / "catalog"
+    folder = Path(__file__).parent / "catalog"
     return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
 
 
@@ -121,7 +120,7 @@ def load(name_or_path: str | Path) -> tuple[ModelSpec, dict[str, Any]]:
     """
     text = str(name_or_path)
     if text in names():
-        config = json.loads((files("planner.model") / "catalog" / f"{text}.json").read_text(encoding="utf-8"))
+        config = json.loads((Path(__file__).parent / "catalog" / f"{text}.json").read_text(encoding="utf-8"))
         return read_config(config, text, f"catalog/{text}.json"), config
     path = Path(text)
     if text and (path.exists() or path.suffix == ".json" or len(path.parts) > 1):

@@ -335,8 +335,8 @@ def test_every_fault_of_a_measured_file_at_once(kind: str, tmp_path: Path) -> No
 
 def test_the_schemas_are_the_ones_that_load() -> None:
     """What the checks read is what the catalog reads: both come from the same models."""
-    assert set(LinkFile.model_fields) >= {"generation", "bandwidth", "source", "beyond"}
-    assert set(DeviceFile.model_fields) >= {"peak_flops", "memory", "memory_bandwidth", "sources"}
+    assert set(LinkFile.declared_fields()) >= {"generation", "bandwidth", "source", "beyond"}
+    assert set(DeviceFile.declared_fields()) >= {"peak_flops", "memory", "memory_bandwidth", "sources"}
 
 
 QUANTITIES = ("memory", "memory_bandwidth", "l2", "tdp", "launch")

@@ -11,6 +11,7 @@ import pytest
 
 from hwmodels import catalog, prices
 from hwmodels import cluster as clusters
+from hwmodels.declared import read
 from hwmodels.device import Coefficient
 from hwmodels.errors import InputError
 from hwmodels.estimate import Estimate
@@ -135,6 +136,6 @@ def test_presets_agree_with_the_catalog(preset: str) -> None:
 )
 def test_a_broken_offer_is_refused(change: dict[str, object]) -> None:
     good = {"kind": "cloud", "low": 1.0, "high": 2.0, "date": "2026-05", "terms": "on demand", "source": "test"}
-    assert OfferFile.model_validate(good).build().price.value == 1.5
+    assert read(OfferFile, good).build().price.value == 1.5
     with pytest.raises(ValueError, match="validation error"):
-        PricesFile.model_validate({"prices": [{"devices": ["x"], "offers": [good | change]}]})
+        PricesFile.pydantic_model().model_validate({"prices": [{"devices": ["x"], "offers": [good | change]}]})
