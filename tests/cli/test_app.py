@@ -16,7 +16,8 @@ from planner.cli import list as listing
 from tests.conftest import ROOT
 
 COMMANDS = (
-    "search", "predict", "simulate", "scenario", "run", "compare", "calibrate", "fit", "validate", "report", "list",
+    "search", "predict", "simulate", "why", "scenario", "run", "compare", "calibrate", "fit", "validate", "report",
+    "list",
 )  # fmt: skip
 
 
