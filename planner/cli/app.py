@@ -11,11 +11,12 @@ import typer
 from hwmodels.cli import running
 
 PROGRAM = "python -m planner"
-COMMANDS = (
-    "search", "predict", "simulate", "why", "scenario", "run", "compare", "calibrate", "fit", "validate", "report",
-    "list",
-)  # fmt: skip
-"""Each the module of `planner.cli` of the same name, in the order of the help."""
+COMMANDS = {
+    "search": "search", "predict": "predict", "simulate": "simulate", "why": "why", "sensitivity": "why",
+    "scenario": "scenario", "run": "run", "compare": "compare", "calibrate": "calibrate", "fit": "fit",
+    "validate": "validate", "report": "report", "list": "list",
+}  # fmt: skip
+"""Command -> the module of `planner.cli` that registers it, in the order of the help."""
 
 
 def application(words: Sequence[str] = ()) -> typer.Typer:
@@ -40,8 +41,9 @@ def application(words: Sequence[str] = ()) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(invoke_without_command=True)(_root)
-    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
-        import_module(f"planner.cli.{name}").register(app)
+    asked = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    for module in dict.fromkeys(COMMANDS[name] for name in asked):
+        import_module(f"planner.cli.{module}").register(app)
     return app
 
 

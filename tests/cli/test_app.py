@@ -12,19 +12,20 @@ import pytest
 
 from hwmodels.cli import running
 from hwmodels.errors import Fault, InfeasibleError, InputError, RunError
+from planner.cli import app
 from planner.cli import list as listing
 from tests.conftest import ROOT
 
 COMMANDS = (
-    "search", "predict", "simulate", "why", "scenario", "run", "compare", "calibrate", "fit", "validate", "report",
-    "list",
+    "search", "predict", "simulate", "why", "sensitivity", "scenario", "run", "compare", "calibrate", "fit",
+    "validate", "report", "list",
 )  # fmt: skip
 
 
 def test_the_commands_of_this_version_are_there_and_no_others(call) -> None:
     found = call("--help")
     section = found.out.split("Commands:")[1].split("Exit codes")[0]
-    assert tuple(line.split()[0] for line in section.strip().splitlines()) == COMMANDS
+    assert tuple(line.split()[0] for line in section.strip().splitlines()) == COMMANDS == tuple(app.COMMANDS)
     assert found.code == 0
 
 
