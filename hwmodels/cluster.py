@@ -3,8 +3,12 @@
 The file (``*`` optional)::
 
     name: my-cluster
-    pools: [{device: h100-sxm-80gb, gpus_per_node: 8, nodes: 16}]     # device: a catalog name or a mapping
-    fabric:
+    pools: [{device: h100-sxm-80gb, gpus_per_node: 8, nodes: 16,      # device: a catalog name or a mapping
+             name*: h100, price*: {...},                              # of this pool; else the cluster's
+             fabric*: {intra_node: ..., inter_node*: ...}}]           # an island; else it lies on the cluster's
+    links*: [{between: [h100, a100], link: ethernet-100g, ports*: 2,  # between islands; link: a name or a mapping
+              usd_per_gb*: {usd: 0.02, source: ...}}]
+    fabric:                                                           # may be left out where every pool has its own
       intra_node: nvlink4                                             # a catalog name or a mapping
       inter_node*: {link: infiniband-ndr, ports_per_node: 8, topology: rail-fat-tree, oversubscription: 1,
                     leaf_nodes*: 32, pod_nodes*: 0, pod_oversubscription*: 1, spines*: 1}   # see `network.Fabric`
@@ -28,34 +32,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hwmodels import catalog, prices, yamlfile
+from hwmodels import catalog, yamlfile
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
-from hwmodels.network import Fabric, Link, PcieTree
-from hwmodels.network.fabric import torus_shape
-
-if TYPE_CHECKING:
-    from hwmodels.schema import ClusterFile, PoolFile
+from hwmodels.network import Fabric, Link
+from hwmodels.pools import Pool, PoolLink, is_mixed, pool_faults
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """Nodes of one kind: `nodes` of `gpus_per_node` times `device`."""
-
-    device: Device
-    gpus_per_node: int
-    nodes: int
-
-    def __post_init__(self) -> None:
-        if self.gpus_per_node < 1 or self.nodes < 1:
-            what = f"a pool has {self.nodes} nodes of {self.gpus_per_node} GPUs"
-            raise InputError(Fault(what, f"pool {self.device.name}", fix="at least one of each"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +67,8 @@ class Cluster:
         that works in step waits for. None where it was not measured, which counts as none.
     host_memory_bytes : float or None
         Memory of the host of one node; None where it is not stated.
+    links : tuple of PoolLink
+        Between pools that have fabrics of their own.
     """
 
     name: str
@@ -92,6 +80,7 @@ class Cluster:
     context_bytes: float
     skew: Coefficient | None = None
     host_memory_bytes: float | None = None
+    links: tuple[PoolLink, ...] = ()
 
     def __post_init__(self) -> None:
         faults = []
@@ -105,22 +94,18 @@ class Cluster:
             faults.append(Fault(f"skew is {self.skew.value}", f"cluster {self.name}", why, "0 or more"))
         if self.context_bytes < 0:
             faults.append(Fault(f"context is {self.context_bytes} bytes", f"cluster {self.name}", fix="0 or more"))
-        if len({pool.gpus_per_node for pool in self.pools}) > 1:
-            why = "process groups are placed on nodes of equal size"
-            faults.append(
-                Fault("pools have unlike gpus_per_node", f"cluster {self.name}", why, "one value for all pools")
-            )
+        faults += pool_faults(self.pools, self.links, f"cluster {self.name}")
         if faults:
             raise InputError(faults)
 
     @property
     def device(self) -> Device:
-        """Device of the first pool."""
+        """Device of the first pool, which is that of all unless the cluster is `mixed`."""
         return self.pools[0].device
 
     @property
     def gpus_per_node(self) -> int:
-        """Ranks in a node."""
+        """Ranks in a node (of the first pool)."""
         return self.pools[0].gpus_per_node
 
     @property
@@ -131,7 +116,12 @@ class Cluster:
     @property
     def n_ranks(self) -> int:
         """GPUs of all pools."""
-        return self.gpus_per_node * self.nodes
+        return sum(pool.n_ranks for pool in self.pools)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether the pools differ, so that `device` and `fabric` do not speak for all (`hwmodels.pools`)."""
+        return is_mixed(self)
 
 
 def load(name_or_path: str | Path) -> Cluster:
@@ -164,129 +154,9 @@ def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
     InputError
         As `load`.
     """
-    from hwmodels.catalog import checks
-    from hwmodels.schema import ClusterFile
+    from hwmodels.reading import cluster_of
 
-    data, marks = yamlfile.parse(text, file)
-    parsed = yamlfile.validate(ClusterFile, data, file, marks)
-    faults = checks.inline_faults(data, file, marks)
-    if faults:
-        raise InputError(faults)
-    if nodes is not None:
-        first = parsed.pools[0].with_values(nodes=nodes)
-        parsed = _resized(parsed.with_values(pools=[first, *parsed.pools[1:]]))
-    return _build(parsed, file, marks)
-
-
-def _resized(parsed: ClusterFile) -> ClusterFile:
-    """The file with a torus of as many dimensions for the number of nodes that was asked for."""
-    network = parsed.fabric.inter_node
-    total = sum(pool.nodes for pool in parsed.pools)
-    if network is None or not network.torus or math.prod(network.torus) == total:
-        return parsed
-    shape = list(torus_shape(total, len(network.torus)))
-    fabric = parsed.fabric.with_values(inter_node=network.with_values(torus=shape))
-    return parsed.with_values(fabric=fabric)
-
-
-def _device(pool: PoolFile, extra: Mapping[str, Coefficient]) -> Device:
-    device = catalog.device(pool.device) if isinstance(pool.device, str) else _inline_device(pool)
-    if not extra:
-        return device
-    return replace(device, coefficients={**device.coefficients, **extra})
-
-
-def _inline_device(pool: PoolFile) -> Device:
-    entry: Any = pool.device
-    built: Device = entry.build()
-    return built
-
-
-def _link(entry: Any) -> Link:
-    if isinstance(entry, str):
-        return catalog.link(entry)
-    built: Link = entry.build()
-    return built
-
-
-def _fabric(
-    parsed: ClusterFile,
-    total: int,
-    intra: Link,
-    inter: Link | None,
-    curves: Mapping[str, Mapping[int, tuple[tuple[float, float], ...]]],
-) -> Fabric:
-    """The fabric of a file, with its tiers or torus."""
-    network, tables = parsed.fabric.inter_node, parsed.collectives
-    more: dict[str, Any] = {}
-    if network is not None:
-        more = {
-            name: getattr(network, name)
-            for name in (
-                "ports_per_node", "oversubscription", "topology", "leaf_nodes", "pod_nodes", "pod_oversubscription",
-                "spines",
-            )
-        }  # fmt: skip
-        more["torus"] = tuple(network.torus)
-    return Fabric(
-        parsed.pools[0].gpus_per_node,
-        total,
-        intra,
-        inter,
-        tables=curves,
-        tables_source=Coefficient(1.0, tables.source, tables.rows, tables.residual) if tables else None,
-        pcie=parsed.fabric.pcie.build() if parsed.fabric.pcie else PcieTree(),
-        **more,
-    )
-
-
-def _build(parsed: ClusterFile, file: str, marks: yamlfile.Marks) -> Cluster:
-    """Domain objects of a valid file; faults that need several keys get their lines here."""
-    faults: list[Fault] = []
-
-    def attempt(loc: tuple[str | int, ...], build: Any) -> Any:
-        try:
-            return build()
-        except InputError as error:
-            faults.extend(replace(f, where=yamlfile.where(file, loc, marks)) for f in error.faults)
-            return None
-
-    extra = {name: c.build() for name, c in parsed.device_coefficients.items()}
-    devices = [attempt(("pools", i, "device"), lambda p=p: _device(p, extra)) for i, p in enumerate(parsed.pools)]
-    intra = attempt(("fabric", "intra_node"), lambda: _link(parsed.fabric.intra_node))
-    network = parsed.fabric.inter_node
-    inter = attempt(("fabric", "inter_node", "link"), lambda: _link(network.link)) if network is not None else None
-    if faults:
-        raise InputError(faults)
-    tables = parsed.collectives
-    total = sum(pool.nodes for pool in parsed.pools)
-    curves: dict[str, dict[int, tuple[tuple[float, float], ...]]] = {}
-    if tables is not None:
-        curves = {str(op): {n: tuple(points) for n, points in t.items()} for op, t in tables.curves.items()}
-    fabric = attempt(("fabric",), lambda: _fabric(parsed, total, intra, inter, curves))
-    if faults:
-        raise InputError(faults)
-    price, mtbf = parsed.price, parsed.mtbf
-    cluster = attempt(
-        ("pools",),
-        lambda: Cluster(
-            parsed.name,
-            tuple(Pool(d, p.gpus_per_node, p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
-            fabric,
-            Coefficient(price.usd_per_gpu_hour, price.source, 0, price.residual)
-            if price
-            else prices.mixed_price((d, p.gpus_per_node * p.nodes) for d, p in zip(devices, parsed.pools, strict=True)),
-            Coefficient(mtbf.gpu_hours, mtbf.source, 0, mtbf.residual) if mtbf else None,
-            parsed.overlap.build() if parsed.overlap else None,
-            parsed.context,
-            parsed.skew.build() if parsed.skew else None,
-            parsed.host_memory,
-        ),
-    )
-    if faults:
-        raise InputError(faults)
-    built: Cluster = cluster
-    return built
+    return cluster_of(text, file, nodes)
 
 
 def with_calibration(

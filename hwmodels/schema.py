@@ -175,14 +175,6 @@ class LinkFile(Strict):
         )  # fmt: skip
 
 
-class PoolFile(Strict):
-    """Nodes of one kind."""
-
-    device: Text | DeviceFile
-    gpus_per_node: Degree
-    nodes: Degree
-
-
 class InterNode(Strict):
     """The network between nodes."""
 
@@ -234,6 +226,34 @@ class Mtbf(Strict):
     residual: Annotated[Number, Field(ge=0)] = 0.0
 
 
+class PoolFile(Strict):
+    """Nodes of one kind."""
+
+    device: Text | DeviceFile
+    gpus_per_node: Degree
+    nodes: Degree
+    name: Text | None = None
+    fabric: FabricFile | None = None
+    price: Price | None = None
+
+
+class TrafficPrice(Strict):
+    """$ a gigabyte that leaves a region: an input, dated."""
+
+    usd: Annotated[Number, Field(ge=0)]
+    source: Text
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+
+
+class PoolLinkFile(Strict):
+    """What joins two pools that have fabrics of their own."""
+
+    between: Annotated[list[Text], Field(min_length=2, max_length=2)]
+    link: Text | LinkFile
+    ports: Degree = 1
+    usd_per_gb: TrafficPrice | None = None
+
+
 Point = tuple[Annotated[Number, Field(ge=0)], Annotated[Number, Field(gt=0)]]
 
 
@@ -254,7 +274,8 @@ class ClusterFile(Strict):
 
     name: Text
     pools: Annotated[list[PoolFile], Field(min_length=1)]
-    fabric: FabricFile
+    fabric: FabricFile | None = None
+    links: list[PoolLinkFile] = []
     price: Price | None = None
     mtbf: Mtbf | None = None
     overlap: CoefficientFile | None = None

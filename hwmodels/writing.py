@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from hwmodels.device import Coefficient, Device
 from hwmodels.laws import NO_LAWS
-from hwmodels.network import Link
+from hwmodels.network import Fabric, Link
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
+    from hwmodels.pools import Pool, PoolLink
 
 
 def number(value: float, digits: int = 6) -> float:
@@ -82,19 +83,11 @@ def link_content(link: Link) -> dict[str, Any]:
     return content
 
 
-def cluster_content(cluster: Cluster) -> dict[str, Any]:
-    """The whole cluster file."""
-    fabric = cluster.fabric
-    content: dict[str, Any] = {
-        "name": cluster.name,
-        "pools": [
-            {"device": device_content(p.device), "gpus_per_node": p.gpus_per_node, "nodes": p.nodes}
-            for p in cluster.pools
-        ],
-        "fabric": {"intra_node": link_content(fabric.intra)},
-    }
+def fabric_content(fabric: Fabric) -> dict[str, Any]:
+    """The ``fabric`` of a cluster or of a pool."""
+    content: dict[str, Any] = {"intra_node": link_content(fabric.intra)}
     if fabric.inter is not None:
-        content["fabric"]["inter_node"] = {
+        content["inter_node"] = {
             "link": link_content(fabric.inter),
             "ports_per_node": fabric.ports_per_node,
             "topology": fabric.topology,
@@ -105,18 +98,54 @@ def cluster_content(cluster: Cluster) -> dict[str, Any]:
             "spines": int(fabric.spines),
             "torus": [int(d) for d in fabric.torus],
         }
-    content["fabric"]["pcie"] = {
+    content["pcie"] = {
         "sockets": int(fabric.pcie.sockets),
         "gpus_per_switch": int(fabric.pcie.gpus_per_switch),
         "socket_bandwidth": _plain(fabric.pcie.socket_bandwidth, "B/s"),
         "source": fabric.pcie.source,
     }
+    return content
+
+
+def pool_content(pool: Pool) -> dict[str, Any]:
+    """One entry of ``pools``."""
+    content: dict[str, Any] = {"device": device_content(pool.device)}
+    content |= {"gpus_per_node": pool.gpus_per_node, "nodes": pool.nodes}
+    if pool.name:
+        content["name"] = pool.name
+    if pool.fabric is not None:
+        content["fabric"] = fabric_content(pool.fabric)
+    if pool.usd_per_gpu_hour is not None:
+        content["price"] = _priced("usd_per_gpu_hour", pool.usd_per_gpu_hour)
+    return content
+
+
+def pool_link_content(link: PoolLink) -> dict[str, Any]:
+    """One entry of ``links``."""
+    content: dict[str, Any] = {"between": list(link.between), "link": link_content(link.link), "ports": link.ports}
+    if link.usd_per_gb is not None:
+        content["usd_per_gb"] = _priced("usd", link.usd_per_gb)
+    return content
+
+
+def _priced(key: str, value: Coefficient) -> dict[str, Any]:
+    return {key: float(value.value), "source": value.source, "residual": float(value.residual)}
+
+
+def cluster_content(cluster: Cluster) -> dict[str, Any]:
+    """The whole cluster file."""
+    fabric = cluster.fabric
+    content: dict[str, Any] = {"name": cluster.name, "pools": [pool_content(pool) for pool in cluster.pools]}
+    if any(pool.fabric is None for pool in cluster.pools):
+        content["fabric"] = fabric_content(fabric)
+    if cluster.links:
+        content["links"] = [pool_link_content(link) for link in cluster.links]
     for key, field, value in (
         ("price", "usd_per_gpu_hour", cluster.usd_per_gpu_hour),
         ("mtbf", "gpu_hours", cluster.mtbf_gpu_hours),
     ):
         if value is not None:
-            content[key] = {field: float(value.value), "source": value.source, "residual": float(value.residual)}
+            content[key] = _priced(field, value)
     if cluster.overlap is not None:
         content["overlap"] = coefficient_content(cluster.overlap)
     if cluster.skew is not None:

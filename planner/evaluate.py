@@ -70,7 +70,7 @@ def detail(
     costs = group.durations.costs(np.asarray([position]))
     timing = simulate(dag, durations(dag, costs))
     low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(costs, group.spreads, position))))
-    phases = _phases(group, position, microbatches, timeline.phases(dag, timing, 0))
+    phases = phase_seconds(group, position, microbatches, timeline.phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
     memory = stage_memory(sized, cluster)
     formula = formula_of(workload)
@@ -83,10 +83,10 @@ def detail(
     kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(
         step_s=Interval(low, seconds, high),
-        lower_bound_s=min(_overlapped_seconds(group, position, microbatches), seconds),
-        upper_bound_s=max(seconds, _serial_seconds(group, position, microbatches)),
+        lower_bound_s=min(overlapped_seconds(group, position, microbatches), seconds),
+        upper_bound_s=max(seconds, serial_seconds(group, position, microbatches)),
         phases=phases,
-        hidden_comm_s=_hidden(group, position, microbatches, timeline.hidden_seconds(dag, timing, 0)),
+        hidden_comm_s=hidden_seconds(group, position, microbatches, timeline.hidden_seconds(dag, timing, 0)),
         bubble_fraction=sum(p["bubble"] for p in phases) / (len(phases) * seconds),
         memory=memory,
         model_flops=flops,
@@ -162,7 +162,7 @@ def cost(cluster: Cluster, layout: Layout, tokens_per_s: float) -> float | None:
     return float(cluster.usd_per_gpu_hour.value) * layout.world / 3600.0 / tokens_per_s * 1e6
 
 
-def _phases(
+def phase_seconds(
     group: Group, position: int, microbatches: int, simulated: list[dict[str, float]]
 ) -> list[dict[str, float]]:
     """Seconds of every phase for each pipeline rank; they add up to the step time.
@@ -183,7 +183,7 @@ def _phases(
     return found
 
 
-def _hidden(group: Group, position: int, microbatches: int, transfers: list[dict[str, float]]) -> dict[str, float]:
+def hidden_seconds(group: Group, position: int, microbatches: int, transfers: list[dict[str, float]]) -> dict[str, float]:
     """Seconds of communication behind compute, by phase, on the rank that hides most of each.
 
     `transfers` are those of the pipeline and data-parallel streams; collectives inside a
@@ -195,7 +195,7 @@ def _hidden(group: Group, position: int, microbatches: int, transfers: list[dict
     return hidden
 
 
-def _overlapped_seconds(group: Group, position: int, microbatches: int) -> float:
+def overlapped_seconds(group: Group, position: int, microbatches: int) -> float:
     """Step seconds with every transfer hidden: what compute alone takes through the pipeline, or the transfers alone.
 
     The bound of `planner.simulate.bound` over the nodes of each rank, cut to the kernels of a micro-batch (a node
@@ -220,7 +220,7 @@ def _overlapped_seconds(group: Group, position: int, microbatches: int) -> float
     return max(compute, gathers, reductions, *map(float, inside))
 
 
-def _serial_seconds(group: Group, position: int, microbatches: int) -> float:
+def serial_seconds(group: Group, position: int, microbatches: int) -> float:
     """Step seconds with nothing overlapped, through the same engine.
 
     Collectives beside GEMMs, gathers, sends and reductions all hold up the compute stream;

@@ -76,6 +76,18 @@ class PricedModel:
         layers = tuple(bound(block) for block in self.layers)
         return replace(self, preset=preset, embedding=bound(self.embedding), layers=layers, head=bound(self.head))
 
+    def chosen(self, index: int, layouts: LayoutBatch, workload: Workload) -> PricedModel:
+        """The blocks of the layout at `index` for one layout (a batch of one) that differs from it in fields outside
+        `BLOCK_KEYS` alone, and a workload that differs in gbs alone, without pricing anew."""
+        return replace(
+            self,
+            workload=workload,
+            layouts=layouts,
+            inverse=self.inverse[[index]],
+            sync_s=_sync(layouts, self.cluster, self.preset),
+            policy=self.policy[[index]],
+        )
+
 
 def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster) -> PricedModel:
     """Lower and price the blocks of one micro-batch for all `layouts` (shape (n,)).

@@ -332,12 +332,16 @@ def inline_faults(data: Mapping[str, Any], file: str, marks: yamlfile.Marks) -> 
     """
     from hwmodels.laws import NO_LAWS
 
-    fabric = data.get("fabric") or {}
-    network = fabric.get("inter_node") or {}
-    places: list[tuple[tuple[str | int, ...], Any]] = [
-        (("fabric", "intra_node"), fabric.get("intra_node")), (("fabric", "inter_node", "link"), network.get("link")),
-    ]  # fmt: skip
-    places += [(("pools", i, "device"), pool.get("device")) for i, pool in enumerate(data.get("pools") or [])]
+    pools = list(enumerate(data.get("pools") or []))
+    fabrics: list[tuple[tuple[str | int, ...], Any]] = [(("fabric",), data.get("fabric") or {})]
+    fabrics += [(("pools", i, "fabric"), pool.get("fabric") or {}) for i, pool in pools]
+    places: list[tuple[tuple[str | int, ...], Any]] = []
+    for loc, fabric in fabrics:
+        places.append(((*loc, "intra_node"), fabric.get("intra_node")))
+        places.append(((*loc, "inter_node", "link"), (fabric.get("inter_node") or {}).get("link")))
+    places += [(("links", i, "link"), link.get("link")) for i, link in enumerate(data.get("links") or [])]
+    joins = {loc for loc, _ in places}
+    places += [(("pools", i, "device"), pool.get("device")) for i, pool in pools]
     faults: list[Fault] = []
     for loc, entry in places:
         if not isinstance(entry, Mapping) or entry.get("laws_of") == NO_LAWS:
@@ -347,7 +351,7 @@ def inline_faults(data: Mapping[str, Any], file: str, marks: yamlfile.Marks) -> 
             return yamlfile.where(file, (*loc, key), marks)
 
         faults += _unit_faults(entry, at)
-        if entry.get("generation") and "bandwidth" in entry and loc[0] == "fabric":
+        if entry.get("generation") and "bandwidth" in entry and loc in joins:
             fault = bandwidth_fault(entry["generation"], units.parse_bandwidth(entry["bandwidth"]), at("bandwidth"))
             faults += [fault] if fault else []
     return faults

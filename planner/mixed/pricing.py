@@ -1,0 +1,310 @@
+"""Prices of an arrangement: every pool's by itself, put together rank by rank.
+
+A pipeline rank takes the durations that the uniform layout would have on a cluster of its own pool. What uniform
+layouts do not have is priced here, by the same laws on the links between the pools:
+
+- a transfer between stages on two fabrics: ``send_recv`` while all replicas' ranks of the two stages send;
+- gradients of a stage whose replicas lie on several fabrics: within each by the uniform layout with as many replicas
+  as lie there, then an all-reduce of the shards over the fabrics, all stages' at the same time on the one link
+  (hierarchical reduction: Cho et al., "BlueConnect", MLSys 2019; Megatron-Core's several instances of the
+  distributed optimizer reduce in the same two steps);
+- the gradient norm and a tied embedding that cross it.
+
+Replicas on one fabric form one group of it, as in every layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels import collectives
+from hwmodels.cluster import Cluster
+from hwmodels.pools import bridge, island, subcluster
+from hwmodels.topology import GroupShape
+from planner.elements import stage_elements
+from planner.layout import Layout, LayoutBatch
+from planner.memory import MemoryEstimate
+from planner.mixed.arrangement import Arrangement, Replicas
+from planner.model.spec import ModelSpec
+from planner.plan import Workload
+from planner.priced import PricedModel, price_model
+from planner.schedule import get as get_schedule
+from planner.state import gradient_bytes
+from planner.step.assemble import Group, Shape, assemble, dag_groups, group_memory
+from planner.vocabulary import padded_vocab
+
+FloatArray = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A layout priced on one pool as if all its ranks lay there."""
+
+    pool: int
+    priced: PricedModel
+    group: Group
+    memory: MemoryEstimate
+
+    @property
+    def cluster(self) -> Cluster:
+        """The pool as a cluster."""
+        return self.priced.cluster
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Crossing:
+    """Bytes over the links between fabrics in a step, by phase, and the dollars that they cost."""
+
+    nbytes: dict[str, float]
+    usd: float
+
+
+@dataclass(slots=True, eq=False)
+class Pieces:
+    """Prices of a model on the pools of a cluster, kept for the arrangements that share them.
+
+    Parameters
+    ----------
+    bases : LayoutBatch or None
+        Layouts whose blocks are priced at once for each pool; others are priced when they are met.
+    """
+
+    model: ModelSpec
+    cluster: Cluster
+    workload: Workload
+    bases: LayoutBatch | None = None
+    _priced: dict[Any, PricedModel] = field(default_factory=dict)
+    _pieces: dict[Any, Piece] = field(default_factory=dict)
+
+    def base(self, pool: int) -> PricedModel:
+        """All `bases` on one pool."""
+        if self.bases is None:
+            raise ValueError("no bases were given")
+        if pool not in self._priced:
+            own = subcluster(self.cluster, pool, self._fabric_nodes(pool))
+            self._priced[pool] = price_model(self.model, self.workload, self.bases, own)
+        return self._priced[pool]
+
+    def piece(self, pool: int, layout: Layout, shape: Shape, microbatches: int, base: int | None = None) -> Piece:
+        """`layout` (with its dp on that fabric) on one pool.
+
+        Parameters
+        ----------
+        shape : Shape
+            Of the whole arrangement: which communication nodes a step has.
+        base : int or None
+            Position among `bases` of the layout that differs from it in dp and stages alone.
+        """
+        key = (pool, layout, microbatches, shape[5:])
+        if key not in self._pieces:
+            gbs = layout.dp * microbatches * layout.mbs
+            work, one = replace(self.workload, gbs=gbs), LayoutBatch.of([layout])
+            if base is None:
+                nodes = max(self._fabric_nodes(pool), -(-layout.world // self.cluster.pools[pool].gpus_per_node))
+                priced = price_model(self.model, work, one, subcluster(self.cluster, pool, nodes))
+            else:
+                priced = self.base(pool).chosen(base, one, work)
+            only = np.arange(1)
+            self._pieces[key] = Piece(
+                pool, priced, assemble(priced, only, *shape[1:]), group_memory(priced, only, *shape[1:4])
+            )
+        return self._pieces[key]
+
+    def _fabric_nodes(self, pool: int) -> int:
+        """Nodes of the fabric that the pool lies on: those of every pool there."""
+        home = island(self.cluster, pool)
+        return sum(p.nodes for i, p in enumerate(self.cluster.pools) if island(self.cluster, i) == home)
+
+    def of(self, arrangement: Arrangement, each: Replicas, base: int | None = None) -> list[Piece]:
+        """The piece that every pipeline rank of one kind of replica is taken from."""
+        shape = self._shape(arrangement.layout)
+        found = []
+        for stage, pool in enumerate(each.pools):
+            own = replace(arrangement.layout, dp=arrangement.sharers(self.cluster, stage, pool))
+            found.append(self.piece(pool, own, shape, each.microbatches, base))
+        return found
+
+    def _shape(self, layout: Layout) -> Shape:
+        """Communication nodes of a step of the whole: they depend on no device."""
+        key = ("shape", layout)
+        if key not in self._priced:
+            first = next((p for k, p in self._priced.items() if isinstance(k, int)), None)
+            one = LayoutBatch.of([layout])
+            whole = (
+                price_model(self.model, self.workload, one, subcluster(self.cluster, 0, self._fabric_nodes(0)))
+                if first is None else replace(first, layouts=one)
+            )  # fmt: skip
+            self._priced[key] = whole
+        return next(iter(dag_groups(self._priced[key], np.arange(1))))
+
+
+def joined_group(pieces: Sequence[Piece]) -> Group:
+    """One group whose pipeline rank r is that of the r-th piece; what a step has once is the slowest piece's."""
+    return _by_rank([piece.group for piece in pieces])
+
+
+def _by_rank(values: Sequence[T]) -> T:
+    """Values of the r-th for rank r, wherever arrays have an axis of ranks behind that of layouts."""
+    first: Any = values[0]
+    if all(other is first for other in values):
+        return values[0]
+    if isinstance(first, np.ndarray):
+        if first.ndim > 1 and first.shape[1] == len(values):
+            return np.stack([np.asarray(v)[:, r] for r, v in enumerate(values)], axis=1)  # type: ignore[return-value]
+        return np.max(np.stack([np.asarray(v) for v in values]), axis=0)  # type: ignore[no-any-return]
+    if isinstance(first, Mapping):
+        return {key: _by_rank([v[key] for v in values]) for key in first}  # type: ignore[index,return-value]
+    if isinstance(first, tuple):
+        return tuple(_by_rank(parts) for parts in zip(*values, strict=True))  # type: ignore[call-overload,return-value]
+    if isinstance(first, LayoutBatch):
+        return values[0]
+    if is_dataclass(first):
+        parts = {f.name: _by_rank([getattr(v, f.name) for v in values]) for f in fields(first)}
+        return replace(first, **parts)  # type: ignore[type-var,no-any-return]
+    return values[0]
+
+
+def crossed(
+    pieces: Pieces, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece], group: Group
+) -> tuple[Group, Crossing]:
+    """The group with what crosses between fabrics, and what that is a step for all replicas of the kind."""
+    cluster, layout = pieces.cluster, arrangement.layout
+    home = [island(cluster, pool) for pool in each.pools]
+    moved = {"pp_comm": 0.0, "dp_comm": 0.0}
+    usd = 0.0
+    durations = group.durations
+    if len(set(home)) > 1:
+        onward, back, sent, paid = _sends(cluster, layout, each, ranks)
+        durations = replace(
+            durations, onward=np.where(onward > 0, onward, durations.onward),
+            back=np.where(back > 0, back, durations.back),
+        )  # fmt: skip
+        moved["pp_comm"], usd = sent, paid
+        if durations.tied.any() and home[0] != home[-1]:
+            durations = replace(durations, tied=_tied(pieces, layout, each, ranks[0]))
+    fabrics = sorted({island(cluster, pool): pool for r in arrangement.replicas for pool in r.pools}.values())
+    if len(fabrics) > 1:
+        if float(durations.sync.sum()) > 0:
+            way = bridge(cluster, fabrics, 1)
+            norm = collectives.seconds(way, "all_reduce", 4.0, _shape(1, len(fabrics), 1)).mid
+            durations = replace(durations, sync=durations.sync + norm)
+        over, bytes_over, paid = _reductions(cluster, arrangement, each, ranks, group)
+        if over.any():
+            beside = durations.beside
+            beside = replace(beside, first_reduce=beside.first_reduce + over, reduce=beside.reduce + over)
+            durations = replace(durations, beside=beside)
+            moved["dp_comm"] = bytes_over
+            usd += paid
+    return replace(group, durations=durations), Crossing(moved, usd)
+
+
+def _shape(ranks: int, nodes: int, stride: int) -> GroupShape:
+    return GroupShape(*(np.asarray(n, dtype=np.int64) for n in (ranks, nodes, stride)))
+
+
+def _sends(
+    cluster: Cluster, layout: Layout, each: Replicas, ranks: Sequence[Piece]
+) -> tuple[FloatArray, FloatArray, float, float]:
+    """Seconds of the hops between fabrics out of every virtual stage, forward and back; bytes; dollars.
+
+    Every such hop of the pipeline is in use at the same time, and shares the link with those of the same direction.
+    """
+    plan = get_schedule(layout.schedule)
+    pp, length = layout.pp, layout.pp * layout.vpp
+    forward, back = (np.zeros((1, pp, plan.chunks(layout.vpp))) for _ in range(2))
+    stages = [s for s in range(plan.n_stages(pp, layout.vpp)) if (s + 1) % length]
+    hops = [(s, plan.rank_of(s, pp), plan.rank_of(s + 1, pp)) for s in stages]
+    far = [hop for hop in hops if island(cluster, each.pools[hop[1]]) != island(cluster, each.pools[hop[2]])]
+    nbytes = usd = 0.0
+    runs = each.count * each.microbatches / plan.directions
+    for s, here, there in far:
+        ends = each.pools[here], each.pools[there]
+        beside = sum((each.pools[a], each.pools[b]) == ends for _, a, b in far)
+        flows = layout.tp * layout.cp * each.count * beside
+        piece = ranks[here]
+        boundary = float(np.broadcast_to(piece.priced.lowered.boundary_bytes, _rows(piece))[piece.priced.inverse[0]])
+        shares = piece.priced.preset.scatter_gather_p2p and not layout.sp and layout.tp > 1
+        sent = boundary / (layout.tp if shares else 1)
+        seconds = float(collectives.seconds(bridge(cluster, ends, flows), "send_recv", sent, _shape(1, 2, flows)).mid)
+        onward, backward = seconds, seconds
+        if shares:  # pieces come together in the receiver's pool
+            onward, backward = (
+                seconds + float(_gathered(ranks[receiver], boundary)) for receiver in (there, here)
+            )
+        forward[0, here, plan.chunk_of(s, pp)] = onward
+        back[0, there, plan.chunk_of(s + 1, pp)] = backward
+        amount = 2.0 * sent * layout.tp * layout.cp * runs
+        nbytes += amount
+        usd += amount / 1e9 * _usd_per_gb(cluster, *ends)
+    return forward, back, nbytes, usd
+
+
+def _rows(piece: Piece) -> tuple[int, ...]:
+    return (len(piece.priced.embedding.forward.compute_s),)
+
+
+def _gathered(piece: Piece, nbytes: float) -> FloatArray:
+    shape = piece.priced.layouts.group("tp", piece.cluster.gpus_per_node)
+    return collectives.seconds(piece.cluster, "all_gather", np.asarray([nbytes]), shape).mid[0]  # type: ignore[no-any-return]
+
+
+def _usd_per_gb(cluster: Cluster, one: int, other: int) -> float:
+    from hwmodels.pools import pool_link
+
+    link = pool_link(cluster, one, other)
+    return float(link.usd_per_gb.value) if link is not None and link.usd_per_gb is not None else 0.0
+
+
+def _tied(pieces: Pieces, layout: Layout, each: Replicas, first: Piece) -> FloatArray:
+    """Gradient of a shared embedding between its first and last stage on two fabrics: ndarray (1,)."""
+    work, preset = pieces.workload, first.priced.preset
+    rows = padded_vocab(pieces.model, preset, np.asarray([layout.tp]))
+    nbytes = rows * pieces.model.hidden / float(layout.tp) * gradient_bytes(work, preset)
+    flows = layout.tp * layout.cp * each.count
+    way = bridge(pieces.cluster, (each.pools[0], each.pools[-1]), flows)
+    return np.asarray(collectives.seconds(way, "all_reduce", np.asarray(nbytes), _shape(1, 2, flows)).mid)
+
+
+def _reductions(
+    cluster: Cluster, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece], group: Group
+) -> tuple[FloatArray, float, float]:
+    """Seconds of the all-reduce of one bucket over the fabrics of each stage's replicas: ndarray (1, pp, chunks).
+
+    Within a fabric the sharers of a stage hold a shard each; as many groups as the fewest of them reduce side by
+    side, and all stages that cross do at once. Bytes and dollars are of the whole step, for one of the kinds.
+    """
+    layout = arrangement.layout
+    across = [arrangement.islands(cluster, stage) for stage in range(layout.pp)]
+    busy = sum(len(pools) > 1 for pools in across)
+    first = ranks[0]
+    chunks = group.durations.beside.reduce.shape[2]
+    over = np.zeros((1, layout.pp, chunks))
+    if not busy or group.comm.reduce == "none":
+        return over, 0.0, 0.0
+    held = stage_elements(
+        first.priced.model, first.priced.workload, first.priced.layouts, first.priced.preset, group.pp, group.vpp,
+        group.schedule,
+    )  # fmt: skip
+    grad = gradient_bytes(first.priced.workload, first.priced.preset)
+    whole = (held.dense.trained + held.expert.trained) * grad  # (1, pp, chunks), bytes of one tensor-parallel rank
+    nbytes = usd = 0.0
+    for stage, pools in enumerate(across):
+        if len(pools) < 2:
+            continue
+        shard = min(arrangement.sharers(cluster, stage, pool) for pool in pools) * layout.cp
+        flows = layout.tp * shard * busy
+        size = whole[0, stage] / group.comm.buckets / shard
+        way = bridge(cluster, pools, flows)
+        over[0, stage] = collectives.seconds(way, "all_reduce", size, _shape(1, len(pools), flows)).mid
+        n = len(pools)
+        runs = each.microbatches if group.comm.reduce == "each" else 1
+        amount = 2.0 * (n - 1) * float(whole[0, stage].sum()) * layout.tp * runs  # of all fabrics together, by a ring
+        nbytes += amount
+        usd += amount / 1e9 * max(_usd_per_gb(cluster, a, b) for a in pools for b in pools if a != b)
+    return over, nbytes, usd
