@@ -41,6 +41,8 @@ from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link
 from hwmodels.pools import Pool, PoolLink, is_mixed, pool_faults
 
+__all__ = ["COLLECTIVES", "Cluster", "Pool", "PoolLink", "load", "parse", "to_yaml", "with_calibration"]
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 
 

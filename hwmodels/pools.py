@@ -218,5 +218,6 @@ def bridge(cluster: Cluster, pools: Sequence[int], flows: int) -> Fabric:
     least = min((way for way in ways if way > 0), default=math.inf)
     slowest = max(link.link.latency_s for link in found)
     port = replace(narrow.link, bandwidth=min(narrow.bandwidth, least * flows), latency_s=slowest)
-    intra = (cluster.pools[chosen[0]].fabric or cluster.fabric).intra
+    inside = [(cluster.pools[i].fabric or cluster.fabric).intra for i in chosen]
+    intra = min(inside, key=lambda link: (link.bandwidth, link.name))
     return Fabric(max(flows, 1), len(chosen), intra, port, ports_per_node=1, topology="fat-tree")

@@ -183,7 +183,9 @@ def phase_seconds(
     return found
 
 
-def hidden_seconds(group: Group, position: int, microbatches: int, transfers: list[dict[str, float]]) -> dict[str, float]:
+def hidden_seconds(
+    group: Group, position: int, microbatches: int, transfers: list[dict[str, float]]
+) -> dict[str, float]:
     """Seconds of communication behind compute, by phase, on the rank that hides most of each.
 
     `transfers` are those of the pipeline and data-parallel streams; collectives inside a

@@ -157,8 +157,13 @@ def build_plan(
     gpus_per_node: int,
     predicted: Prediction | None = None,
     provenance: dict[str, Any] | None = None,
+    batch_share: tuple[int, ...] = (),
+    placement: tuple[Placement, ...] = (),
 ) -> Plan:
-    """The plan of a layout: its stages, equal shares of the batch, ranks filled node by node."""
+    """The plan of a layout: its stages, and unless given equal shares of the batch and ranks filled node by node.
+
+    The actions of unequal shares are those of the replica with most micro-batches; the others leave out the last.
+    """
     from planner.schedule import get
 
     schedule = get(layout.schedule)
@@ -187,7 +192,8 @@ def build_plan(
     )
     actions: tuple[tuple[str, ...], ...] = ()
     if layout.pp > 1:
-        lists = schedule.actions(layout.pp, layout.microbatches(workload.gbs), layout.vpp)
+        most = max(batch_share) // layout.mbs if batch_share else layout.microbatches(workload.gbs)
+        lists = schedule.actions(layout.pp, most, layout.vpp)
         actions = tuple(tuple(str(a) for a in rank) for rank in lists)
     edp = layout.tp * layout.cp * layout.dp // (layout.ep * layout.etp)
     return Plan(
@@ -198,11 +204,12 @@ def build_plan(
         workload=workload,
         layout=layout,
         stages=stages,
-        batch_share=(workload.gbs // layout.dp,) * layout.dp,
+        batch_share=batch_share or (workload.gbs // layout.dp,) * layout.dp,
         dense_grid=(("pp", layout.pp), ("dp", layout.dp), ("cp", layout.cp), ("tp", layout.tp)),
         expert_grid=(("pp", layout.pp), ("edp", edp), ("ep", layout.ep), ("etp", layout.etp)),
         actions=actions,
-        placement=tuple(Placement(r, r // gpus_per_node, r % gpus_per_node) for r in range(layout.world)),
+        placement=placement
+        or tuple(Placement(r, r // gpus_per_node, r % gpus_per_node) for r in range(layout.world)),
         predicted=predicted,
         provenance=provenance or {},
     )

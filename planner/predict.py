@@ -10,6 +10,8 @@ from hwmodels.cluster import Cluster
 from planner.evaluate import detail
 from planner.explain import explain_rows
 from planner.layout import Layout, LayoutBatch, RuleContext, validate
+from planner.mixed import Arrangement, in_order, is_plain
+from planner.mixed import predict as predict_arrangement
 from planner.model.spec import ModelSpec
 from planner.plan import Prediction, Workload
 from planner.priced import PricedModel, price_model
@@ -25,11 +27,14 @@ def predict(
     *,
     timeline: bool = False,
     explain: bool = False,
+    arrangement: Arrangement | None = None,
 ) -> Step:
     """Predict time and memory of one step.
 
     Parameters
     ----------
+    arrangement : Arrangement or None
+        Pools and shares of the batch; unless given, equal shares and ranks that fill the nodes in order.
     timeline : bool
         Fill `Step.timeline` with the simulated step.
     explain : bool
@@ -40,6 +45,10 @@ def predict(
     hwmodels.errors.InputError
         With every rule that the layout breaks.
     """
+    if arrangement is not None or cluster.mixed:
+        found = arrangement or in_order(cluster, layout, workload.gbs)
+        if not is_plain(found, cluster):
+            return predict_arrangement(model, cluster, workload, found, with_timeline=timeline, explain=explain)
     context = RuleContext.of(model, workload, cluster.n_ranks)
     validate(layout, context, "layout")
     priced = price_model(model, workload, LayoutBatch.of([layout]), cluster)

@@ -78,7 +78,8 @@ class PricedModel:
 
     def chosen(self, index: int, layouts: LayoutBatch, workload: Workload) -> PricedModel:
         """The blocks of the layout at `index` for one layout (a batch of one) that differs from it in fields outside
-        `BLOCK_KEYS` alone, and a workload that differs in gbs alone, without pricing anew."""
+        `BLOCK_KEYS` alone, and a workload that differs in gbs alone, without pricing anew.
+        """
         return replace(
             self,
             workload=workload,

@@ -9,6 +9,8 @@ import numpy as np
 
 from hwmodels.cluster import Cluster
 from planner.layout import Layout, LayoutBatch
+from planner.mixed import Arrangement, in_order, is_plain
+from planner.mixed.replay import replay as replay_arrangement
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import price_model
@@ -48,6 +50,7 @@ def replay(
     jitter: float = 0.0,
     stragglers: Mapping[int, float] | None = None,
     seed: int = 0,
+    arrangement: Arrangement | None = None,
 ) -> Replay:
     """Simulate one step with the event engine on the DAG and durations of `planner.predict`.
 
@@ -56,13 +59,24 @@ def replay(
     Parameters
     ----------
     contention, jitter, stragglers, seed
-        As `planner.simulate.events.simulate_events`.
+        As `planner.simulate.events.simulate_events`; a straggler slows its pipeline rank in every kind of replica.
+    arrangement : Arrangement or None
+        As `planner.predict.predict`.
 
     Raises
     ------
     hwmodels.errors.InputError
         For a negative jitter, a straggler rank beyond pp or a factor that is not positive.
     """
+    if arrangement is not None or cluster.mixed:
+        found = arrangement or in_order(cluster, layout, workload.gbs)
+        if not is_plain(found, cluster):
+            return Replay(
+                *replay_arrangement(
+                    model, cluster, workload, found,
+                    contention=contention, jitter=jitter, stragglers=stragglers, seed=seed,
+                )
+            )  # fmt: skip
     priced = price_model(model, workload, LayoutBatch.of([layout]), cluster)
     group = assemble(priced, *next(dag_groups(priced, np.arange(1))))
     dag = build_dag(group.schedule, group.pp, int(group.microbatches[0]), group.vpp, group.comm)

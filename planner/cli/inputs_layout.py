@@ -14,8 +14,9 @@ from planner.cli import inputs
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
     from planner.layout import Layout
+    from planner.mixed import Arrangement
     from planner.model.spec import ModelSpec
-    from planner.plan import Plan, Workload
+    from planner.plan import Placement, Plan, Workload
 
 Tp = Annotated[int | None, typer.Option("--tp", help="Tensor parallel degree.")]
 Sp = Annotated[int | None, typer.Option("--sp", help="1: sequence parallel over the tp group.")]
@@ -91,7 +92,7 @@ PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="PLAN.json", he
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One training run: what is trained, on what, in which layout."""
+    """One training run: what is trained, on what, in which layout; its pools and shares where a plan states them."""
 
     model: ModelSpec
     config: dict[str, Any]
@@ -100,6 +101,7 @@ class Case:
     workload: Workload
     layout: Layout
     plan: Plan | None
+    arrangement: Arrangement | None = None
 
 
 def case_of_plan(path: Path, cluster: str | None = None) -> Case:
@@ -118,15 +120,22 @@ def case_of(plan: Plan, cluster: str | None = None, source: str = "plan") -> Cas
         For what the plan states beyond its layout (`planner.plan_uniform`), and faults of its model and cluster.
     """
     from planner import model as models
+    from planner.mixed import arrangement_of_plan, in_order
     from planner.plan_uniform import beyond_layout
 
     name = cluster or plan.cluster
     spec = models.read_config(plan.model, plan.model_name, source)
     loaded, layout = inputs.load_cluster(name), layout_of(plan, spec)
-    more = beyond_layout(plan, layout, spec, loaded.gpus_per_node if cluster is None else 0, source)
+    seats: tuple[Placement, ...] = ()
+    if cluster is None:
+        arrangement = arrangement_of_plan(plan, layout, loaded)
+        seats = arrangement.seats(loaded)
+    else:
+        arrangement = in_order(loaded, layout, plan.workload.gbs, plan.batch_share)
+    more = beyond_layout(plan, layout, spec, seats, source)
     if more:
         raise InputError(more)
-    return Case(spec, plan.model, loaded, name, plan.workload, layout, plan)
+    return Case(spec, plan.model, loaded, name, plan.workload, layout, plan, arrangement)
 
 
 def layout_of(plan: Plan, spec: ModelSpec) -> Layout:

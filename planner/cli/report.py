@@ -112,7 +112,7 @@ def write(found: Results, folder: Path) -> list[Path]:
     shown = min(ran, key=lambda key: found.measured[key].median_step_s) if ran else order[0]
     best = found.plans[shown]
     case = case_of(best)
-    step = predict(case.model, case.cluster, case.workload, case.layout, timeline=True)
+    step = predict(case.model, case.cluster, case.workload, case.layout, arrangement=case.arrangement, timeline=True)
     asked = {
         "model": best.model_name,
         "cluster": best.cluster,

@@ -38,10 +38,10 @@ def simulate(
 
     slow = stragglers(straggler or [])
     case = lay.case_of_plan(plan, cluster)
-    step = predict(case.model, case.cluster, case.workload, case.layout)
+    step = predict(case.model, case.cluster, case.workload, case.layout, arrangement=case.arrangement)
     played = replay(
         case.model, case.cluster, case.workload, case.layout,
-        contention=contention, jitter=jitter, stragglers=slow, seed=seed,
+        contention=contention, jitter=jitter, stragglers=slow, seed=seed, arrangement=case.arrangement,
     )  # fmt: skip
     path = out if out is not None else Path("out") / "simulate" / f"{plan.stem}.trace.json"
     write_traces(path, case.layout.label(), played.timeline)

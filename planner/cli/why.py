@@ -54,7 +54,7 @@ def _told(case: Case, name: str) -> Told:
     from planner.predict import predict
     from planner.why import Told
 
-    step = predict(case.model, case.cluster, case.workload, case.layout, explain=True)
+    step = predict(case.model, case.cluster, case.workload, case.layout, arrangement=case.arrangement, explain=True)
     tokens = int(case.workload.gbs * case.workload.tokens_per_sequence)
     return Told(name, case.model.name, case.cluster_name, case.workload, case.layout, step, tokens)
 

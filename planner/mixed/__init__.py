@@ -7,9 +7,9 @@ timed by the engines that time every other layout.
 
 from planner.mixed.arrangement import Arrangement, Replicas, arrangement_of_plan, in_order, is_plain
 from planner.mixed.pricing import Pieces
-from planner.mixed.step import Mixture, mixture, predict, step_of
+from planner.mixed.step import Mixture, check, mixture, predict, step_of
 
 __all__ = [
-    "Arrangement", "Mixture", "Pieces", "Replicas", "arrangement_of_plan", "in_order", "is_plain", "mixture",
+    "Arrangement", "Mixture", "Pieces", "Replicas", "arrangement_of_plan", "check", "in_order", "is_plain", "mixture",
     "predict", "step_of",
 ]  # fmt: skip

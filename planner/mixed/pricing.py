@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
-from hwmodels.pools import bridge, island, subcluster
+from hwmodels.pools import bridge, island, pool_link, subcluster
 from hwmodels.topology import GroupShape
 from planner.elements import stage_elements
 from planner.layout import Layout, LayoutBatch
@@ -39,7 +39,6 @@ from planner.step.assemble import Group, Shape, assemble, dag_groups, group_memo
 from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +86,7 @@ class Pieces:
         if self.bases is None:
             raise ValueError("no bases were given")
         if pool not in self._priced:
-            own = subcluster(self.cluster, pool, self._fabric_nodes(pool))
+            own = self._cluster(pool, int(self.bases.world.max()))
             self._priced[pool] = price_model(self.model, self.workload, self.bases, own)
         return self._priced[pool]
 
@@ -105,21 +104,22 @@ class Pieces:
         if key not in self._pieces:
             gbs = layout.dp * microbatches * layout.mbs
             work, one = replace(self.workload, gbs=gbs), LayoutBatch.of([layout])
+            own = self._cluster(pool, layout.world)
             if base is None:
-                nodes = max(self._fabric_nodes(pool), -(-layout.world // self.cluster.pools[pool].gpus_per_node))
-                priced = price_model(self.model, work, one, subcluster(self.cluster, pool, nodes))
+                priced = price_model(self.model, work, one, own)
             else:
-                priced = self.base(pool).chosen(base, one, work)
+                priced = replace(self.base(pool), cluster=own).chosen(base, one, work)
             only = np.arange(1)
             self._pieces[key] = Piece(
                 pool, priced, assemble(priced, only, *shape[1:]), group_memory(priced, only, *shape[1:4])
             )
         return self._pieces[key]
 
-    def _fabric_nodes(self, pool: int) -> int:
-        """Nodes of the fabric that the pool lies on: those of every pool there."""
-        home = island(self.cluster, pool)
-        return sum(p.nodes for i, p in enumerate(self.cluster.pools) if island(self.cluster, i) == home)
+    def _cluster(self, pool: int, ranks: int) -> Cluster:
+        """Devices of one pool on all nodes of the fabric that it lies on, and on more where `ranks` need them."""
+        home, each = island(self.cluster, pool), self.cluster.pools[pool].gpus_per_node
+        nodes = sum(p.nodes for i, p in enumerate(self.cluster.pools) if island(self.cluster, i) == home)
+        return subcluster(self.cluster, pool, max(nodes, -(-ranks // each)))
 
     def of(self, arrangement: Arrangement, each: Replicas, base: int | None = None) -> list[Piece]:
         """The piece that every pipeline rank of one kind of replica is taken from."""
@@ -136,38 +136,36 @@ class Pieces:
         if key not in self._priced:
             first = next((p for k, p in self._priced.items() if isinstance(k, int)), None)
             one = LayoutBatch.of([layout])
-            whole = (
-                price_model(self.model, self.workload, one, subcluster(self.cluster, 0, self._fabric_nodes(0)))
-                if first is None else replace(first, layouts=one)
-            )  # fmt: skip
+            if first is None:
+                first = price_model(self.model, self.workload, one, self._cluster(0, layout.world))
+            whole = replace(first, layouts=one)
             self._priced[key] = whole
         return next(iter(dag_groups(self._priced[key], np.arange(1))))
 
 
 def joined_group(pieces: Sequence[Piece]) -> Group:
     """One group whose pipeline rank r is that of the r-th piece; what a step has once is the slowest piece's."""
-    return _by_rank([piece.group for piece in pieces])
+    found: Group = _by_rank([piece.group for piece in pieces])
+    return found
 
 
-def _by_rank(values: Sequence[T]) -> T:
+def _by_rank(values: Sequence[Any]) -> Any:
     """Values of the r-th for rank r, wherever arrays have an axis of ranks behind that of layouts."""
-    first: Any = values[0]
-    if all(other is first for other in values):
-        return values[0]
+    first = values[0]
+    if all(other is first for other in values) or isinstance(first, LayoutBatch):
+        return first
     if isinstance(first, np.ndarray):
         if first.ndim > 1 and first.shape[1] == len(values):
-            return np.stack([np.asarray(v)[:, r] for r, v in enumerate(values)], axis=1)  # type: ignore[return-value]
-        return np.max(np.stack([np.asarray(v) for v in values]), axis=0)  # type: ignore[no-any-return]
+            return np.stack([v[:, r] for r, v in enumerate(values)], axis=1)
+        return np.max(np.stack(values), axis=0)
     if isinstance(first, Mapping):
-        return {key: _by_rank([v[key] for v in values]) for key in first}  # type: ignore[index,return-value]
+        return {key: _by_rank([v[key] for v in values]) for key in first}
     if isinstance(first, tuple):
-        return tuple(_by_rank(parts) for parts in zip(*values, strict=True))  # type: ignore[call-overload,return-value]
-    if isinstance(first, LayoutBatch):
-        return values[0]
-    if is_dataclass(first):
+        return tuple(_by_rank(parts) for parts in zip(*values, strict=True))
+    if is_dataclass(first) and not isinstance(first, type):
         parts = {f.name: _by_rank([getattr(v, f.name) for v in values]) for f in fields(first)}
-        return replace(first, **parts)  # type: ignore[type-var,no-any-return]
-    return values[0]
+        return replace(first, **parts)
+    return first
 
 
 def crossed(
@@ -234,9 +232,7 @@ def _sends(
         seconds = float(collectives.seconds(bridge(cluster, ends, flows), "send_recv", sent, _shape(1, 2, flows)).mid)
         onward, backward = seconds, seconds
         if shares:  # pieces come together in the receiver's pool
-            onward, backward = (
-                seconds + float(_gathered(ranks[receiver], boundary)) for receiver in (there, here)
-            )
+            onward, backward = (seconds + _gathered(ranks[receiver], boundary) for receiver in (there, here))
         forward[0, here, plan.chunk_of(s, pp)] = onward
         back[0, there, plan.chunk_of(s + 1, pp)] = backward
         amount = 2.0 * sent * layout.tp * layout.cp * runs
@@ -249,14 +245,13 @@ def _rows(piece: Piece) -> tuple[int, ...]:
     return (len(piece.priced.embedding.forward.compute_s),)
 
 
-def _gathered(piece: Piece, nbytes: float) -> FloatArray:
+def _gathered(piece: Piece, nbytes: float) -> float:
+    """Seconds in which the tensor-parallel ranks of the receiver put the pieces of a boundary tensor together."""
     shape = piece.priced.layouts.group("tp", piece.cluster.gpus_per_node)
-    return collectives.seconds(piece.cluster, "all_gather", np.asarray([nbytes]), shape).mid[0]  # type: ignore[no-any-return]
+    return float(collectives.seconds(piece.cluster, "all_gather", np.asarray([nbytes]), shape).mid[0])
 
 
 def _usd_per_gb(cluster: Cluster, one: int, other: int) -> float:
-    from hwmodels.pools import pool_link
-
     link = pool_link(cluster, one, other)
     return float(link.usd_per_gb.value) if link is not None and link.usd_per_gb is not None else 0.0
 

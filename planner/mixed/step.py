@@ -3,8 +3,8 @@
 Replicas meet where gradients are reduced, and before the optimizer. A reduction starts when the last of them has its
 gradients. Times of a DAG are maxima of sums, and the reductions of a stage take the same seconds for all replicas,
 so the last end of them over all replicas is the largest of the ends that each kind alone would have:
-``max_k (max(e_k, r_k) + d) = max(max_k e_k, max_k r_k) + d``. The step ends with the latest meeting before the optimizer,
-plus the longest optimizer and gather behind it.
+``max_k (max(e_k, r_k) + d) = max(max_k e_k, max_k r_k) + d``. The step ends with the latest meeting before the
+optimizer, plus the longest optimizer and gather behind it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from planner.evaluate import (
     stage_memory,
     worst,
 )
+from planner.explain import explain_rows
 from planner.flops import formula_of, hardware_flops, model_flops
 from planner.layout import RuleContext
 from planner.layout import faults as layout_faults
@@ -130,9 +131,15 @@ def mixture(pieces: Pieces, arrangement: Arrangement, base: int | None = None) -
 
 
 def predict(
-    model: ModelSpec, cluster: Cluster, workload: Workload, arrangement: Arrangement, *, with_timeline: bool = False
+    model: ModelSpec,
+    cluster: Cluster,
+    workload: Workload,
+    arrangement: Arrangement,
+    *,
+    with_timeline: bool = False,
+    explain: bool = False,
 ) -> Step:
-    """Predict time and memory of one step of an arrangement.
+    """Predict time and memory of one step of an arrangement; explained op by op for each pool that it uses.
 
     Raises
     ------
@@ -140,7 +147,14 @@ def predict(
         With every rule that its layout breaks, and everything that it asks of the pools and they do not have.
     """
     check(model, cluster, workload, arrangement)
-    return step_of(mixture(Pieces(model, cluster, workload), arrangement), with_timeline=with_timeline)
+    mix = mixture(Pieces(model, cluster, workload), arrangement)
+    step = step_of(mix, with_timeline=with_timeline)
+    if explain:
+        for piece in {piece.pool: piece for kind in mix.kinds for piece in kind.pieces}.values():
+            name = cluster.pools[piece.pool].label
+            rows = explain_rows(piece.priced, piece.group)
+            step.explain.extend({**row, "source": f"{name}: {row['source']}"} for row in rows)
+    return step
 
 
 def check(model: ModelSpec, cluster: Cluster, workload: Workload, arrangement: Arrangement) -> None:
@@ -157,8 +171,10 @@ def check(model: ModelSpec, cluster: Cluster, workload: Workload, arrangement: A
             for stage, pool in enumerate(each.pools):
                 own = replace(layout, dp=arrangement.sharers(cluster, stage, pool))
                 where = f"layout on {cluster.pools[pool].label}"
-                context = RuleContext.of(model, replace(workload, gbs=own.dp * layout.mbs * each.microbatches), own.world)
-                found += [fault for fault in layout_faults(own, context, where) if fault not in found]
+                batch = replace(workload, gbs=own.dp * layout.mbs * each.microbatches)
+                context = RuleContext.of(model, batch, own.world)
+                broken = [fault for fault in layout_faults(own, context, where) if fault.rule != "zero-needs-dp"]
+                found += [fault for fault in broken if fault not in found]
     if found:
         raise InputError(found)
 
@@ -204,7 +220,7 @@ def step_of(mix: Mixture, *, with_timeline: bool = False) -> Step:
         tokens_per_s_per_gpu=tokens / mid / layout.world,
         usd_per_mtoken=usd_per_mtoken(mix, mid),
         verdict=OUT if short else worst(memory),
-        timeline=_events(mix, timings) if with_timeline else [],
+        timeline=bars(mix, timings) if with_timeline else [],
         notes=_notes(mix, spent, mid, memory),
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,
@@ -295,7 +311,7 @@ def _traffic(mix: Mixture) -> dict[str, LinkBytes]:
     return {phase: LinkBytes(*both) for phase, both in sums.items()}
 
 
-def _events(mix: Mixture, timings: list[Timing]) -> list[TimelineEvent]:
+def bars(mix: Mixture, timings: list[Timing]) -> list[TimelineEvent]:
     """Bars of one replica of every kind, those of the second kind as ranks behind those of the first."""
     found = []
     for i, (kind, timing) in enumerate(zip(mix.kinds, timings, strict=True)):
@@ -314,7 +330,7 @@ def _notes(mix: Mixture, spent: list[list[dict[str, float]]], step_s: float, mem
         found += notes(piece.priced, layout, exchange)
         found += memory_notes(piece.priced, layout, memory)
         found += host_notes(piece.memory, piece.cluster)
-    if len(seen) > 1:
+    if len(seen) > 1 and mix.pieces.cluster.mixed:
         found.append(
             "pools of unlike devices: each rank by the prices of its own pool, transfers between fabrics by the "
             "collective laws on the link between them. No measured step of such a cluster"

@@ -291,11 +291,10 @@ def test_list_schedules_says_who_runs_them(call) -> None:
     ("path", "value"),
     [
         (("stages", 0, "recompute"), "full"),
-        (("batch_share",), [18, 14]),
         (("actions", 0), "sorted"),
         (("placement",), "swapped"),
     ],
-    ids=("recompute", "batch_share", "actions", "placement"),
+    ids=("recompute", "actions", "placement"),
 )
 @pytest.mark.parametrize("command", ["predict", "simulate"])
 def test_what_a_plan_says_beyond_its_layout_is_not_priced_in_silence(call, path, value, command: str) -> None:
