@@ -150,7 +150,7 @@ class _Reading:
         entry = self.parsed.links[i]
         price = entry.usd_per_gb
         usd = Coefficient(price.usd, price.source, 0, price.residual) if price else None
-        return PoolLink((entry.between[0], entry.between[1]), _link(entry.link), entry.ports, usd)
+        return PoolLink(entry.between, _link(entry.link), entry.ports, usd)
 
     def _pool(self, device: Device, entry: PoolFile, fabric: Fabric | None) -> Pool:
         """A pool; with several, each has a price of its own unless the file has one for all."""

@@ -248,7 +248,7 @@ class TrafficPrice(Strict):
 class PoolLinkFile(Strict):
     """What joins two pools that have fabrics of their own."""
 
-    between: Annotated[list[Text], Field(min_length=2, max_length=2)]
+    between: tuple[Text, Text]
     link: Text | LinkFile
     ports: Degree = 1
     usd_per_gb: TrafficPrice | None = None
