@@ -15,7 +15,12 @@ The file (``*`` optional)::
       # or {link: ici-v5e, ports_per_node: 4, topology: torus, torus: [16, 16]}
       pcie*: {sockets: 2, gpus_per_switch: 1, socket_bandwidth: 40GB/s, source: ...}
     price*: {usd_per_gpu_hour: 2.95, source: ...}                     # else the catalog's, where it has one
-    mtbf*: {gpu_hours: 50000, source: ...}
+    mtbf*: {gpu_hours: 50000, source: ...}                            # every cause together
+    failures*: {gpu*: {hours: 79000, source: ...}, nic*: ..., node*: ..., link*: ..., switch*: ..., software*: ...}
+    repair*: {time: 24h, source: ...}
+    spares*: 2                                                        # nodes beside those of the job
+    storage*: {write_per_node: 2GB/s, read_per_node: 4GB/s, write_total*: 1TB/s, read_total*: 1TB/s, latency*: 5ms,
+               source: ...}
     overlap*: {value: 0.85, source: ...}
     context: 1GiB
     context_source: ...
@@ -40,6 +45,7 @@ from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link
 from hwmodels.pools import Pool, PoolLink, is_mixed, pool_faults
+from hwmodels.reliability import Reliability, Storage
 
 __all__ = ["COLLECTIVES", "Cluster", "Pool", "PoolLink", "load", "parse", "to_yaml", "with_calibration"]
 
@@ -71,6 +77,10 @@ class Cluster:
         Memory of the host of one node; None where it is not stated.
     links : tuple of PoolLink
         Between pools that have fabrics of their own.
+    reliability : Reliability
+        Failures by component, repair and spare nodes, as far as they are stated.
+    storage : Storage or None
+        Where checkpoints and data lie; None where it is not stated.
     """
 
     name: str
@@ -83,6 +93,8 @@ class Cluster:
     skew: Coefficient | None = None
     host_memory_bytes: float | None = None
     links: tuple[PoolLink, ...] = ()
+    reliability: Reliability = Reliability()
+    storage: Storage | None = None
 
     def __post_init__(self) -> None:
         faults = []

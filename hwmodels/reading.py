@@ -174,6 +174,8 @@ class _Reading:
             parsed.skew.build() if parsed.skew else None,
             parsed.host_memory,
             links,
+            parsed.reliability(),
+            parsed.storage.build() if parsed.storage else None,
         )
 
 

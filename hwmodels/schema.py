@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from hwmodels.declared import BeforeValidator, Field, PlainValidator, Strict
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Link, PcieTree
+from hwmodels.reliability import KINDS, Reliability, Storage
 
 
 def _quantity(parse: Callable[[object], float], positive: bool) -> Any:
@@ -254,6 +256,54 @@ class PoolLinkFile(Strict):
     usd_per_gb: TrafficPrice | None = None
 
 
+class FailureFile(Strict):
+    """Mean hours between failures of one component of a kind."""
+
+    hours: Annotated[Number, Field(gt=0)]
+    source: Text
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+
+    def build(self) -> Coefficient:
+        """The domain object."""
+        return Coefficient(self.hours, self.source, 0, self.residual)
+
+
+class FailuresFile(Strict):
+    """Failures by kind of component."""
+
+    gpu: FailureFile | None = None
+    nic: FailureFile | None = None
+    node: FailureFile | None = None
+    link: FailureFile | None = None
+    switch: FailureFile | None = None
+    software: FailureFile | None = None
+
+
+class RepairFile(Strict):
+    """How long a failed node is away."""
+
+    time: Duration
+    source: Text
+    residual: Annotated[Number, Field(ge=0)] = 0.0
+
+
+class StorageFile(Strict):
+    """Shared storage; what is left out of the totals is bounded by the nodes alone."""
+
+    write_per_node: Bandwidth
+    read_per_node: Bandwidth
+    write_total: Bandwidth = math.inf
+    read_total: Bandwidth = math.inf
+    latency: Duration = 0.0
+    source: Text
+
+    def build(self) -> Storage:
+        """The domain object."""
+        return Storage(
+            self.write_per_node, self.read_per_node, self.write_total, self.read_total, self.latency, self.source
+        )
+
+
 Point = tuple[Annotated[Number, Field(ge=0)], Annotated[Number, Field(gt=0)]]
 
 
@@ -278,6 +328,10 @@ class ClusterFile(Strict):
     links: list[PoolLinkFile] = []
     price: Price | None = None
     mtbf: Mtbf | None = None
+    failures: FailuresFile | None = None
+    repair: RepairFile | None = None
+    spares: Count | None = None
+    storage: StorageFile | None = None
     overlap: CoefficientFile | None = None
     skew: CoefficientFile | None = None
     context: AnyBytes
@@ -286,3 +340,13 @@ class ClusterFile(Strict):
     device_coefficients: dict[str, CoefficientFile] = {}
     collectives: CollectiveTables | None = None
     notes: str = ""
+
+    def reliability(self) -> Reliability:
+        """Failures by component, repair and spare nodes as the domain object."""
+        stated = [(kind, getattr(self.failures, kind)) for kind in KINDS if self.failures is not None]
+        repair = self.repair
+        return Reliability(
+            {kind: entry.build() for kind, entry in stated if entry is not None},
+            Coefficient(repair.time, repair.source, 0, repair.residual) if repair else None,
+            self.spares,
+        )

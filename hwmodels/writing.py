@@ -146,6 +146,7 @@ def cluster_content(cluster: Cluster) -> dict[str, Any]:
     ):
         if value is not None:
             content[key] = _priced(field, value)
+    content.update(_reliability_content(cluster))
     if cluster.overlap is not None:
         content["overlap"] = coefficient_content(cluster.overlap)
     if cluster.skew is not None:
@@ -166,3 +167,26 @@ def cluster_content(cluster: Cluster) -> dict[str, Any]:
             },
         }
     return content
+
+
+def _reliability_content(cluster: Cluster) -> dict[str, Any]:
+    """Failures, repair, spares and storage, as far as the cluster states them."""
+    found: dict[str, Any] = {}
+    stated, storage = cluster.reliability, cluster.storage
+    if stated.hours:
+        found["failures"] = {kind: _priced("hours", c) for kind, c in stated.hours.items()}
+    if stated.repair_s is not None:
+        repair = stated.repair_s
+        time = _plain(repair.value, "s")
+        found["repair"] = {"time": time, "source": repair.source, "residual": float(repair.residual)}
+    if stated.spares is not None:
+        found["spares"] = stated.spares
+    if storage is not None:
+        rates = ("write_per_node", "read_per_node", "write_total", "read_total")
+        named = {name: getattr(storage, name) for name in rates}
+        found["storage"] = {
+            **{name: _plain(rate, "B/s") for name, rate in named.items() if rate != float("inf")},
+            "latency": _plain(storage.latency_s, "s"),
+            "source": storage.source,
+        }
+    return found

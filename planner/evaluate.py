@@ -15,7 +15,7 @@ from planner import power
 from planner.flops import formula_of, hardware_flops, model_flops
 from planner.layout import Layout
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
-from planner.notes import memory_notes, notes
+from planner.notes import memory_notes, notes, storage_notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
@@ -101,6 +101,7 @@ def detail(
             *notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds),
             *memory_notes(priced, layout, memory),
             *host_notes(sized, cluster),
+            *storage_notes(priced, layout, seconds),
         ],
         energy_kwh_per_mtoken=kwh,
         co2_kg_per_mtoken=co2,

@@ -87,6 +87,7 @@ def test_help_loads_no_heavy_library() -> None:
         "search",
         "predict",
         "simulate",
+        "goodput",
         "scenario",
         "run",
         "compare",
@@ -100,7 +101,10 @@ def test_help_loads_no_heavy_library() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["search", "predict", "simulate", "scenario", "run", "compare", "calibrate", "validate", "report", "list"],
+    [
+        "search", "predict", "simulate", "goodput", "why", "scenario", "run", "compare", "calibrate", "validate",
+        "report", "list",
+    ],
 )
 def test_help_of_each_command_loads_no_heavy_library(command: str) -> None:
     code = (

@@ -10,13 +10,14 @@ from planner.notes.expert import expert_notes
 from planner.notes.layout import overlap_notes, pipeline_notes, recompute_notes
 from planner.notes.memory import memory_notes
 from planner.notes.model import model_notes
+from planner.notes.storage import storage_notes
 from planner.notes.training import training_notes
 from planner.notes.unused import unused_notes
 from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.step.intervals import UNEXPLAINED
 
-__all__ = ["memory_notes", "notes"]
+__all__ = ["memory_notes", "notes", "storage_notes"]
 
 
 def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> list[str]:
