@@ -122,8 +122,10 @@ TIMES = st.floats(1.0, 1e4)
 
 
 @settings(max_examples=60, deadline=None)
-@given(mtbf=st.floats(1e3, 1e8), blocked=TIMES, lag=st.floats(0.0, 1e4), restart=TIMES, detect=TIMES,
-       repair=st.floats(0.0, 1e5), spares=st.one_of(st.none(), st.integers(0, 5)), factor=st.floats(0.2, 5.0))  # fmt: skip
+@given(
+    mtbf=st.floats(1e3, 1e8), blocked=TIMES, lag=st.floats(0.0, 1e4), restart=TIMES, detect=TIMES,
+    repair=st.floats(0.0, 1e5), spares=st.one_of(st.none(), st.integers(0, 5)), factor=st.floats(0.2, 5.0),
+)  # fmt: skip
 def test_shares_sum_to_one_and_the_best_is_best(
     mtbf: float, blocked: float, lag: float, restart: float, detect: float, repair: float, spares: int | None,
     factor: float,
