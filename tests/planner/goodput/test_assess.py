@@ -70,7 +70,7 @@ def test_storage_that_bounds_is_named() -> None:
     assert one.step_s > 20.0
     notes = predict(model, slow, work, LAYOUTS[1]).notes
     assert any("data loading bounds the step" in note for note in notes)
-    slow = replace(cluster, storage=Storage(1e7, 1e9, 1e12, 1e12, 0.0, "a slow one"))
+    slow = replace(cluster, storage=Storage(5e6, 1e9, 1e12, 1e12, 0.0, "a slow one"))
     one = assess(model, slow, work, LAYOUTS[1], 20.0, Policy(), replications=0)
     assert any("hold up training" in text and "storage per node" in text for text in one.bounds)
     later = assess(model, slow, work, LAYOUTS[1], 20.0, Policy(mode="async"), interval_s=60.0, replications=0)
