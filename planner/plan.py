@@ -102,8 +102,8 @@ class Plan:
     batch_share : tuple of int
         Sequences a step for each dp rank; they sum to gbs.
     dense_grid, expert_grid : tuple of (axis, size), slowest first
-        How world ranks unfold: ``(("pp", 2), ("dp", 4), ("cp", 1), ("tp", 8))``; the expert
-        grid is ``(("pp", …), ("edp", …), ("ep", …), ("etp", …))``.
+        How world ranks unfold: ``(("pp", 2), ("dp", 4), ("cp", 1), ("tp", 8))``, as `Layout.order` says; the
+        expert grid is ``(("pp", …), ("edp", …), ("ep", …), ("etp", …))``.
     actions : tuple of tuple of str
         Compute actions of every pipeline rank in PyTorch's notation (empty for pp = 1).
     placement : tuple of Placement
@@ -145,6 +145,18 @@ class Plan:
         import hashlib  # starts OpenSSL, which a search has no use for
 
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def expert_grid(layout: Layout) -> tuple[tuple[str, int], ...]:
+    """Axes of the expert grid and their sizes, slowest first: the pipeline lies where the dense grid has it.
+
+    Last, or before expert data parallelism (rule ``order-experts``).
+    """
+    edp = layout.tp * layout.cp * layout.dp // (layout.ep * layout.etp)
+    after = layout.order.split("-")[layout.order.split("-").index("pp") + 1 :]
+    last = layout.pp == 1 or all(getattr(layout, axis) == 1 for axis in after)
+    slow = (("pp", layout.pp), ("edp", edp)) if last else (("edp", edp), ("pp", layout.pp))
+    return (*slow, ("ep", layout.ep), ("etp", layout.etp))
 
 
 def build_plan(
@@ -195,7 +207,6 @@ def build_plan(
         most = max(batch_share) // layout.mbs if batch_share else layout.microbatches(workload.gbs)
         lists = schedule.actions(layout.pp, most, layout.vpp)
         actions = tuple(tuple(str(a) for a in rank) for rank in lists)
-    edp = layout.tp * layout.cp * layout.dp // (layout.ep * layout.etp)
     return Plan(
         name=name,
         model=config,
@@ -205,8 +216,8 @@ def build_plan(
         layout=layout,
         stages=stages,
         batch_share=batch_share or (workload.gbs // layout.dp,) * layout.dp,
-        dense_grid=(("pp", layout.pp), ("dp", layout.dp), ("cp", layout.cp), ("tp", layout.tp)),
-        expert_grid=(("pp", layout.pp), ("edp", edp), ("ep", layout.ep), ("etp", layout.etp)),
+        dense_grid=tuple((axis, getattr(layout, axis)) for axis in reversed(layout.order.split("-"))),
+        expert_grid=expert_grid(layout),
         actions=actions,
         placement=placement
         or tuple(Placement(r, r // gpus_per_node, r % gpus_per_node) for r in range(layout.world)),

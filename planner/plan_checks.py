@@ -21,7 +21,7 @@ from planner.layout.recompute import is_stage_word
 from planner.model import read_config
 from planner.model.spec import ModelSpec
 from planner.optimizers import GRAD_DTYPES, MAIN_DTYPES
-from planner.plan import OPTIMIZERS, PRECISIONS, Plan, StagePlan
+from planner.plan import OPTIMIZERS, PRECISIONS, Plan, StagePlan, expert_grid
 from planner.precision import workload_faults
 from planner.schedule import Action, Kind
 from planner.schedule import get as get_schedule
@@ -102,6 +102,7 @@ def _grids(plan: Plan, source: str) -> Iterator[Fault]:
     """Each grid has its axes once, with the sizes of the layout."""
     lay = plan.layout
     edp = lay.tp * lay.cp * lay.dp // (lay.ep * lay.etp)
+    wanted = {"dense_grid": lay.order.split("-")[::-1], "expert_grid": [axis for axis, _ in expert_grid(lay)]}
     grids = (
         ("dense_grid", plan.dense_grid, {"pp": lay.pp, "dp": lay.dp, "cp": lay.cp, "tp": lay.tp}),
         ("expert_grid", plan.expert_grid, {"pp": lay.pp, "edp": edp, "ep": lay.ep, "etp": lay.etp}),
@@ -118,6 +119,9 @@ def _grids(plan: Plan, source: str) -> Iterator[Fault]:
             yield Fault(f"multiplies to {world}", where, why, _sizes(expected))
         elif dict(grid) != expected:
             yield Fault(f"says {_sizes(dict(grid))}", where, "it contradicts the layout", _sizes(expected))
+        elif [axis for axis, size in grid if size > 1] != [axis for axis in wanted[key] if expected[axis] > 1]:
+            what = f"unfolds as {', '.join(axis for axis, _ in grid)}, slowest first"
+            yield Fault(what, where, f"layout.order is {lay.order}", ", ".join(wanted[key]))
 
 
 def _sizes(grid: dict[str, int]) -> str:

@@ -194,14 +194,14 @@ def price_op(op: Op, cluster: Cluster, layouts: LayoutBatch) -> Estimate:
     elif op.kind == "memory":
         one = kernels.memory_seconds(device, d["nbytes"] / op.kernels, impl=op.impl) * op.kernels
     elif op.collective.startswith(EXPERT):
-        shape = layouts.group(op.group, cluster.gpus_per_node)
+        shape = layouts.group(op.group, cluster)
         one = collectives.expert_seconds(
             cluster, device, phase=op.collective.removeprefix(EXPERT), tokens_per_rank=d["tokens"],
             hidden=d["hidden"], topk=d["topk"], experts=d["experts"], skew=d["skew"], shape=shape, dtype=op.dtype,
             impl=op.impl, groups=d["groups"], group_limit=d["group_limit"],
         )  # fmt: skip
     else:
-        shape = group_of(op, layouts, cluster.gpus_per_node)
+        shape = group_of(op, layouts, cluster)
         one = collectives.seconds(cluster, op.collective, d["nbytes"], shape, skew=d.get("skew", 1.0))
     return one * count
 
@@ -338,22 +338,23 @@ def _beside(op: Op, cluster: Cluster, layouts: LayoutBatch) -> collectives.Besid
     if op.collective.startswith(EXPERT):
         sms = collectives.expert_sms(cluster.device, experts=op.dims["experts"], impl=op.impl)
         return collectives.expert_beside(cluster, sms)
-    shape = group_of(op, layouts, cluster.gpus_per_node)
+    shape = group_of(op, layouts, cluster)
     # A ring's hops hold half of a node's channels, whichever pair a hop joins.
     ports = np.inf if op.collective == "send_recv" else shape.ranks_per_node
     return collectives.beside(cluster, op.collective, shape.nodes, ports)
 
 
-def group_of(op: Op, layouts: LayoutBatch, gpus_per_node: int) -> GroupShape:
+def group_of(op: Op, layouts: LayoutBatch, cluster: Cluster) -> GroupShape:
     """Shape of the group of a collective; of one hop of a ring that sends from neighbour to neighbour.
 
     Every rank of a ring sends at once; a ring that spans nodes waits for its slowest hop, between two of them.
     """
-    shape = layouts.group(op.group, gpus_per_node)
+    shape = layouts.group(op.group, cluster)
     if op.collective != "send_recv":
         return shape
     nodes = np.minimum(shape.nodes, 2)
-    return GroupShape(np.minimum(shape.size, 2) // nodes, nodes, np.where(nodes > 1, shape.stride, 1))
+    tiers = (np.where(tier > 0, np.where(tier < shape.nodes, 1, nodes), 0) for tier in (shape.leaf, shape.pod))
+    return GroupShape(np.minimum(shape.size, 2) // nodes, nodes, np.where(nodes > 1, shape.stride, 1), *tiers)
 
 
 def exposed_and_hidden(

@@ -16,6 +16,7 @@ from hwmodels.cluster import Cluster
 from planner.frameworks import FrameworkPreset
 from planner.frameworks import of as preset_of
 from planner.layout import LayoutBatch
+from planner.layout.axes import is_default
 from planner.layout.recompute import Policy, policies
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -29,7 +30,12 @@ from planner.workload.vision import require_images
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp", "cp_kind", "cp_ulysses")
+BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp", "cp_kind", "cp_ulysses", "order")
+
+
+def block_keys(layouts: LayoutBatch) -> tuple[str, ...]:
+    """`BLOCK_KEYS`, and the axes that may lie between those ranks in another order than the default one."""
+    return BLOCK_KEYS if is_default(layouts) else (*BLOCK_KEYS, "dp", "pp")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +110,7 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
     require_images(model, workload)
     require_experts(model, workload)
     model = with_plain_ends(model, recipe_of(workload, preset))
-    first, inverse = layouts.distinct(BLOCK_KEYS)
+    first, inverse = layouts.distinct(block_keys(layouts))
     distinct = layouts.take(first).with_cp_kind(preset.cp_kind)
     lowered = lower(model, workload, distinct, preset)
     found, policy = policies(layouts.recompute, layouts.recompute_modules)
@@ -140,6 +146,6 @@ def _sync(layouts: LayoutBatch, cluster: Cluster, preset: FrameworkPreset) -> Fl
     if not preset.clips_gradients:
         return np.zeros(len(layouts))
     worlds, where = np.unique(layouts.world, return_index=True)
-    shape = layouts.take(where).group("world", cluster.gpus_per_node)
+    shape = layouts.take(where).group("world", cluster)
     seconds = collectives.seconds(cluster, "all_reduce", np.full(len(worlds), 4.0), shape).mid
     return np.asarray(seconds[np.searchsorted(worlds, layouts.world)])

@@ -16,15 +16,18 @@ from hwmodels.errors import Fault, InputError
 from planner.frameworks import names as framework_names
 from planner.frameworks.base import CP_KINDS
 from planner.frameworks.switches import Switches, normal
-from planner.layout import RECOMPUTE, RESHARDS, SCHEDULES
+from planner.layout import ORDERS, RECOMPUTE, RESHARDS, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
 from planner.search.search import OBJECTIVES
+from planner.search.space import ANY_ORDER
 from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_IMAGES, MOST_MTP, VISIONS
 
 MAX = "max"
+SEARCHED_ORDERS = (ANY_ORDER, *ORDERS)
 NAMED: dict[str, tuple[str, ...]] = {
     "recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS, "reshard": RESHARDS,
+    "order": ORDERS,
 }  # fmt: skip
 _LIMIT = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*$")
 _SPAN = re.compile(r"^\s*(\d+)\s*\.\.\s*(\d+)\s*$")
@@ -174,6 +177,8 @@ ScheduleName = Annotated[Any, PlainValidator(_words(SCHEDULES))]
 ModuleSets = Annotated[Any, PlainValidator(_module_sets)]
 CpKind = Annotated[Any, PlainValidator(_words(CP_KINDS))]
 Reshard = Annotated[Any, PlainValidator(_words(RESHARDS))]
+Order = Annotated[Any, PlainValidator(_words(SEARCHED_ORDERS))]
+OrderName = Annotated[Any, PlainValidator(_words(ORDERS))]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -266,6 +271,7 @@ class SearchFile(Strict):
     cp_kind: CpKind = None
     cp_ulysses: Zero = None
     reshard: Reshard = None
+    order: Order = None
     top: Count = 10
 
 
@@ -293,6 +299,7 @@ class ConstraintsFile(Strict):
     cp_kind: CpKind = None
     cp_ulysses: ZeroLimit = None
     reshard: Reshard = None
+    order: OrderName = None
     memory_headroom: Annotated[float, Field(strict=True, ge=0, lt=1)] | None = None
 
 

@@ -96,7 +96,10 @@ def _arguments(
     parts = (shape.ranks_per_node, shape.nodes, shape.stride)
     ranks, nodes, stride = (np.asarray(part, np.float64) for part in parts)
     size, uneven, ranks, nodes, stride = np.broadcast_arrays(size, uneven, ranks, nodes, stride)
-    return size, Group(ranks, nodes, stride), uneven
+    if not (np.any(shape.leaf) or np.any(shape.pod)):
+        return size, Group(ranks, nodes, stride), uneven
+    leaf, pod = (np.broadcast_to(np.asarray(part, np.float64), ranks.shape) for part in (shape.leaf, shape.pod))
+    return size, Group(ranks, nodes, stride, leaf, pod), uneven
 
 
 def _checked(member: Collective, impl: str, algorithm: str | None, skew: FloatArray) -> str:

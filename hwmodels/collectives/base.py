@@ -29,6 +29,10 @@ def _one() -> FloatArray:
     return np.asarray(1.0)
 
 
+def _none() -> FloatArray:
+    return np.asarray(0.0)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """A batch of groups as the laws see them, all float64 and of shapes that broadcast.
@@ -41,11 +45,15 @@ class Group:
         Nodes spanned.
     stride : ndarray
         Groups that use the ports of the same nodes side by side.
+    leaf, pod : ndarray
+        Nodes below one leaf switch and in one pod; 0 where the stride says how many.
     """
 
     ranks: FloatArray
     nodes: FloatArray
     stride: FloatArray = field(default_factory=_one)
+    leaf: FloatArray = field(default_factory=_none)
+    pod: FloatArray = field(default_factory=_none)
 
     @property
     def size(self) -> FloatArray:
@@ -93,7 +101,7 @@ def rail_bandwidth(member: Collective, fabric: Fabric, group: Group) -> FloatArr
     See `hwmodels.network.Fabric.rail_bandwidth`: ports shared by stride, oversubscribed uplinks, tori.
     """
     pattern = "pair" if member.single_port else "all_to_all" if member.pairwise else "ring"
-    return fabric.rail_bandwidth(group.ranks, group.nodes, group.stride, pattern)
+    return fabric.rail_bandwidth(group.ranks, group.nodes, group.stride, pattern, group.leaf, group.pod)
 
 
 def bandwidth_bound(

@@ -10,8 +10,9 @@ oversubscription `o`. A group of `N` nodes, `t` nodes apart, has `k = clip(L / t
   ``(N - 1) / ((N - k) o)``;
 - a pair is a ring of two.
 
-All nodes of a group in one block pay nothing. That is the flow bound of a fat tree (Leiserson 1985,
-"Fat-Trees: Universal Networks for Hardware-Efficient Supercomputing").
+Groups that are not equally spaced state their `k` (`hwmodels.topology.GroupShape`). All nodes of a group in one
+block pay nothing. That is the flow bound of a fat tree (Leiserson 1985, "Fat-Trees: Universal Networks for
+Hardware-Efficient Supercomputing").
 
 **Torus.** Of `d` nodes along a dimension that the group covers, both directions of the ring are used, so a
 multi-dimensional ring has two ports for each dimension; a group that covers no whole dimension lies on a line,
@@ -23,6 +24,7 @@ decides (Dally & Towles 2004, "Principles and Practices of Interconnection Netwo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -31,7 +33,13 @@ from hwmodels.estimate import FloatArray
 PATTERNS = ("ring", "all_to_all", "pair")
 
 
-def tree_factor(tiers: Sequence[tuple[int, float]], nodes: FloatArray, apart: FloatArray, pattern: str) -> FloatArray:
+def tree_factor(
+    tiers: Sequence[tuple[int, float]],
+    nodes: FloatArray,
+    apart: FloatArray,
+    pattern: str,
+    stated: Sequence[FloatArray | None] = (),
+) -> FloatArray:
     """Share of its ports' bandwidth that a group keeps; formulas in the module docstring.
 
     Parameters
@@ -40,6 +48,8 @@ def tree_factor(tiers: Sequence[tuple[int, float]], nodes: FloatArray, apart: Fl
     nodes, apart : ndarray
         Nodes of the group, and their distance in nodes; of one shape.
     pattern : {'ring', 'all_to_all', 'pair'}
+    stated : sequence of ndarray, optional
+        Nodes of a group in one block of each tier, 0 where `apart` says how many.
 
     Returns
     -------
@@ -47,10 +57,13 @@ def tree_factor(tiers: Sequence[tuple[int, float]], nodes: FloatArray, apart: Fl
         In (0, 1].
     """
     factor = np.ones(nodes.shape)
-    for block, over in tiers:
+    for (block, over), known in zip_longest(tiers, stated[: len(tiers)]):
         # Blocks that the group's span does not divide may cut it even where it would fit.
         inside = (nodes * apart <= block) & (np.mod(block, np.maximum(nodes * apart, 1.0)) == 0)
         here = np.clip(np.floor(block / apart), 1.0, np.maximum(nodes - 1.0, 1.0))
+        if known is not None and np.any(known):
+            inside = np.where(known > 0.0, known >= nodes, inside)
+            here = np.where(known > 0.0, np.clip(known, 1.0, np.maximum(nodes - 1.0, 1.0)), here)
         if pattern == "all_to_all":
             kept = (nodes - 1.0) / np.maximum((nodes - here) * over, 1e-12)
         else:

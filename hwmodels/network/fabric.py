@@ -170,11 +170,18 @@ class Fabric:
 
     def group_bandwidth(self, shape: GroupShape, pattern: str = "ring") -> FloatArray:
         """`rail_bandwidth` of a `GroupShape`."""
-        ranks, nodes, stride = (np.asarray(a, np.float64) for a in (shape.ranks_per_node, shape.nodes, shape.stride))
-        return self.rail_bandwidth(ranks, nodes, stride, pattern)
+        parts = (shape.ranks_per_node, shape.nodes, shape.stride, shape.leaf, shape.pod)
+        ranks, nodes, stride, leaf, pod = (np.asarray(a, np.float64) for a in parts)
+        return self.rail_bandwidth(ranks, nodes, stride, pattern, leaf, pod)
 
     def rail_bandwidth(
-        self, ranks: FloatArray, nodes: FloatArray, stride: FloatArray, pattern: str = "ring"
+        self,
+        ranks: FloatArray,
+        nodes: FloatArray,
+        stride: FloatArray,
+        pattern: str = "ring",
+        leaf: FloatArray | None = None,
+        pod: FloatArray | None = None,
     ) -> FloatArray:
         """Bytes/s per direction out of one node of each group, while its siblings run as well.
 
@@ -192,6 +199,8 @@ class Fabric:
         pattern : {'ring', 'all_to_all', 'pair'}
             ``ring``: each node sends to the next of its group (rings and trees in node order); ``all_to_all``: to
             all of them alike; ``pair``: one rank to one rank, over one port.
+        leaf, pod : ndarray, optional
+            As the fields of `GroupShape`; a torus has neither.
 
         Returns
         -------
@@ -220,7 +229,7 @@ class Fabric:
         tiers = [(self.leaf_span, self.oversubscription)]
         if self.pod_nodes:
             tiers.append((self.pod_nodes, self.oversubscription * self.pod_oversubscription))
-        return np.asarray(own * tree_factor(tiers, nodes, apart, pattern))
+        return np.asarray(own * tree_factor(tiers, nodes, apart, pattern, (leaf, pod)))
 
     def group_latency(self, shape: GroupShape) -> FloatArray:
         """Seconds of the first byte from a node to the next of its group, without software; 0 inside one node.
@@ -232,9 +241,9 @@ class Fabric:
             return np.zeros(nodes.shape)
         apart = np.maximum(np.floor(np.asarray(shape.stride, np.float64) / self.gpus_per_node), 1.0)
         span, hop = nodes * apart, SWITCH_HOP_S.get(self.inter.kind, 0.0)
-        more = np.where(span > self.leaf_span, 2.0, 0.0)
+        more = np.where(np.where(shape.leaf > 0, shape.leaf < nodes, span > self.leaf_span), 2.0, 0.0)
         if self.pod_nodes:
-            more = more + np.where(span > self.pod_nodes, 2.0, 0.0)
+            more = more + np.where(np.where(shape.pod > 0, shape.pod < nodes, span > self.pod_nodes), 2.0, 0.0)
         if self.torus:
             more = np.zeros(nodes.shape)
         return np.where(nodes > 1.0, self.inter.latency_s + more * hop, 0.0)

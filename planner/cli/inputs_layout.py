@@ -87,6 +87,10 @@ OffloadActivations = Annotated[
         help="First layers of each virtual stage whose activations go to host memory.",
     ),
 ]
+Order = Annotated[
+    str | None,
+    typer.Option("--order", metavar="tp-cp-dp-pp", help="Axes that ranks unfold into, the fastest first."),
+]
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="PLAN.json", help="Take everything from a plan.")]
 
 

@@ -72,6 +72,7 @@ def predict(
     cp_kind: lay.CpKind = None,
     cp_ulysses: lay.CpUlysses = None,
     reshard: lay.Reshard = None,
+    order: lay.Order = None,
     against: Against = None,
     explain: Explain = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="PLAN.json", help="Write the layout as a plan.")] = None,
@@ -86,7 +87,7 @@ def predict(
         "stage_layers": stage_layers, "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
         "offload_optimizer": offload_optimizer, "offload_parameters": offload_parameters,
         "offload_activations": offload_activations,
-        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
+        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard, "order": order,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,

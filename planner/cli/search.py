@@ -78,6 +78,9 @@ def search(
         Range, typer.Option("--cp-kind", metavar="NAME,...", help="Kinds of context parallelism (the framework's).")
     ] = None,
     reshard: Annotated[Range, typer.Option("--reshard", metavar="NAME,...", help="default, always, never.")] = None,
+    order: Annotated[
+        Range, typer.Option("--order", metavar="NAME,...", help="Orders of the axes, or any that the framework has.")
+    ] = None,
     cp_ulysses: Annotated[Range, _range("--cp-ulysses", "Inner degrees of hierarchical context parallelism.")] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")
@@ -98,7 +101,7 @@ def search(
         "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
         "offload_optimizer": offload_optimizer, "offload_parameters": offload_parameters,
         "offload_activations": offload_activations,
-        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
+        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard, "order": order,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
@@ -131,7 +134,7 @@ def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:
     for name, text in options.items():
         if text is None:
             continue
-        if name in ("recompute", "recompute_modules", "schedule", "cp_kind", "reshard"):
+        if name in ("recompute", "recompute_modules", "schedule", "cp_kind", "reshard", "order"):
             found[name] = tuple(part.strip() for part in text.split(","))
             continue
         try:

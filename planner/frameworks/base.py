@@ -6,6 +6,7 @@ The table of frameworks is `planner.frameworks`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import permutations
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
@@ -13,6 +14,12 @@ from planner.moe_switches import MoeSwitches
 
 CP_KINDS: tuple[str, ...] = ("ring", "all-gather", "ulysses", "hierarchical")
 """Kinds of context parallelism (`planner.workload.context_parallel`)."""
+
+DENSE_AXES: tuple[str, ...] = ("tp", "cp", "dp", "pp")
+"""Axes that world ranks unfold into, the fastest first in the default order of every framework."""
+ORDERS: tuple[str, ...] = tuple("-".join(axes) for axes in permutations(DENSE_AXES))
+"""Every order of them, the default first."""
+ONE_ORDER: tuple[str, ...] = ORDERS[:1]
 
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
 GradDtype = Literal["fp32", "bf16", "same", "fp16-else-fp32"]
@@ -220,6 +227,11 @@ class FrameworkPreset(MoeSwitches):
         Kind of context parallelism that is meant where a layout leaves it open.
     cp_kinds : tuple of str
         Those that the framework has; none: it has no context parallelism.
+    orders : tuple of str
+        Orders of the axes in which it can lay ranks out.
+    order_keeps_groups : bool
+        A pipeline faster than data parallelism needs equal data parallel degrees of dense and expert layers, and no
+        sharding beyond stage 1 (Megatron-Core).
     sequence_parallel : bool
         Whether a blank `sp` means on when tp > 1.
     blank_vpp : int
@@ -339,6 +351,8 @@ class FrameworkPreset(MoeSwitches):
     interleaved_rounds: Rounds = "any"
     cp_kind: str = "ring"
     cp_kinds: tuple[str, ...] = CP_KINDS
+    orders: tuple[str, ...] = ORDERS
+    order_keeps_groups: bool = False
     sequence_parallel: bool = False
     blank_vpp: int = 1
     config_mtp: bool = False
@@ -396,6 +410,9 @@ class FrameworkPreset(MoeSwitches):
             for key in ("zero_stage", "pipeline_zero_max")
             if not 0 <= getattr(self, key) <= 3
         ]
+        if not self.orders or not set(self.orders) <= set(ORDERS):
+            what = f"orders are {', '.join(map(repr, self.orders)) or 'none'}"
+            faults.append(Fault(what, where, "", "one or more of " + ", ".join(ORDERS)))
         if self.blank_vpp < 1:
             faults.append(Fault(f"blank_vpp is {self.blank_vpp}", where, "a rank has a stage", "1 or more"))
         faults += [

@@ -7,6 +7,7 @@ from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset
 PRESETS = (
     FrameworkPreset(
         name="composer",
+        orders=ONE_ORDER,
         cp_kinds=(),
         attention_impl="flashattn-fa2",
         recompute_stops_early=True,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset, HostConstant
+from planner.frameworks.base import MEGATRON_RECOMPUTES, ONE_ORDER, FrameworkPreset, HostConstant
 
+ORDERS = ("tp-cp-dp-pp", "tp-pp-cp-dp", "cp-dp-tp-pp", "cp-dp-pp-tp", "pp-tp-cp-dp", "pp-cp-dp-tp")
+"""``ProcessTopology`` takes the axes pipe, data and model in any order (``PipelineModule(topology=...)``); of the mesh
+of data and sequence parallelism the latter is the fast one (``deepspeed.initialize(mesh_param=...)``)."""
 _DEEPSPEED = FrameworkPreset(
     name="deepspeed",
     cp_kind="ulysses",
     cp_kinds=("ulysses",),
+    orders=ORDERS,
     flat_gradients=True,
     pipeline_communicators=5,
     main_grad_buffer=True,
@@ -34,6 +38,7 @@ _DEEPSPEED_2022 = replace(
     _DEEPSPEED,
     name="deepspeed-2022",
     cp_kinds=(),
+    orders=ONE_ORDER,
     in_place_loss=True,
     zero_stage=0,
     grad_dtype="fp16-else-fp32",

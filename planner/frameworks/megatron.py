@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset, HostConstant
+from planner.frameworks.base import MEGATRON_RECOMPUTES, ONE_ORDER, FrameworkPreset, HostConstant
 
+ORDERS = (*ONE_ORDER, "tp-cp-pp-dp")
+"""Of ``initialize_model_parallel``; the second is ``--use-tp-pp-dp-mapping``."""
 BUCKET_BYTES = 40_000_000 * 4
 MEGATRON = FrameworkPreset(
     name="megatron",
@@ -16,6 +18,8 @@ MEGATRON = FrameworkPreset(
     fused_grad_accumulation=True,
     norm_in_linear=True,
     recomputes=MEGATRON_RECOMPUTES,
+    orders=ORDERS,
+    order_keeps_groups=True,
     zero_stage=1,
     reduce_each_microbatch=True,
     pipeline_keeps_gathered=False,
@@ -55,6 +59,7 @@ _MEGATRON_2021 = FrameworkPreset(
     prefetch_params=False,
     interleaved_rounds="pp",
     cp_kinds=(),
+    orders=ONE_ORDER,
     zero_stages=(0,),
     scalings=(),
     moe_expert_gemm="loop",

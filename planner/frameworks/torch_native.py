@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frameworks.base import TORCH_SCHEDULES, FrameworkPreset
+from planner.frameworks.base import ONE_ORDER, TORCH_SCHEDULES, FrameworkPreset
 
 PRESETS = (
     FrameworkPreset(
@@ -10,6 +10,7 @@ PRESETS = (
         shard_copies=True,
         cp_kind="all-gather",
         cp_kinds=("all-gather", "ring"),
+        orders=ONE_ORDER,
         logs_memory="reserved",
         schedules=TORCH_SCHEDULES,
         searched_schedules=TORCH_SCHEDULES,

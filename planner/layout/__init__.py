@@ -1,7 +1,7 @@
 """`Layout`: the degrees of parallelism (`degrees`) and every validity rule (`rules`)."""
 
+from planner.layout.axes import AXES, ORDERS
 from planner.layout.degrees import (
-    AXES,
     DEGREES,
     OPEN_CP_KINDS,
     RESHARDS,
@@ -24,6 +24,7 @@ __all__ = [
     "DEGREES",
     "KNOWN",
     "OPEN_CP_KINDS",
+    "ORDERS",
     "RESHARDS",
     "RECOMPUTE",
     "RULES",

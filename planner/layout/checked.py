@@ -8,7 +8,7 @@ from typing import Any
 from hwmodels.errors import Fault, InputError
 from planner.stated import is_whole, number_fault
 
-_WORDS = ("recompute", "schedule", "cp_kind", "reshard")
+_WORDS = ("recompute", "schedule", "cp_kind", "reshard", "order")
 _FROM_ZERO = (
     "sp", "zero_stage", "fsdp", "cp_ulysses", "offload_optimizer", "offload_parameters", "offload_activations",
 )  # fmt: skip

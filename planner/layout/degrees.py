@@ -9,18 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwmodels.topology import GroupShape, group_shape
+from hwmodels.topology import GroupShape
 from planner.frameworks.base import CP_KINDS
+from planner.layout import axes
+from planner.layout.axes import ORDERS
 from planner.layout.checked import normal_values
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
 from planner.schedule import get as get_schedule
 from planner.schedule import names as schedule_names
+
+if TYPE_CHECKING:
+    from hwmodels.cluster import Cluster
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -32,24 +37,6 @@ RESHARDS: tuple[str, ...] = ("default", "always", "never")
 done (torchtitan ``fsdp_reshard_after_forward``; PyTorch FSDP ``SHARD_GRAD_OP`` is never)."""
 OPEN_CP_KINDS: tuple[str, ...] = ("", *CP_KINDS)
 """Kinds of context parallelism; blank leaves it to the framework."""
-AXES: tuple[str, ...] = (
-    "tp",
-    "cp",
-    "cp_inner",
-    "cp_outer",
-    "dp",
-    "dp_cp",
-    "fsdp",
-    "replica",
-    "ep",
-    "etp",
-    "ep_etp",
-    "edp",
-    "expert_shard",
-    "expert_replica",
-    "pp",
-    "world",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +57,7 @@ CODES: dict[str, Code] = {
     "schedule": _position(SCHEDULES),
     "cp_kind": _position(OPEN_CP_KINDS),
     "reshard": _position(RESHARDS),
+    "order": _position(ORDERS),
     "stage_layers": Code(split_id, split_of),
     "recompute_modules": Code(modules_code, modules_of),
     "recompute_layers": Code(split_id, split_of),
@@ -123,6 +111,8 @@ class Layout:
         1: the shards of ZeRO-3 lie in host memory and come over its link before each gather.
     offload_activations : int
         Layers of each virtual stage, from its first, whose activations wait in host memory for the backward.
+    order : str
+        Axes that world ranks unfold into, the fastest first (`planner.layout.axes.ORDERS`).
 
     Raises
     ------
@@ -152,6 +142,7 @@ class Layout:
     offload_optimizer: int = 0
     offload_parameters: int = 0
     offload_activations: int = 0
+    order: str = ORDERS[0]
 
     def __post_init__(self) -> None:
         """Refuse values of other types with `InputError`; numpy's whole numbers and lists become Python's."""
@@ -192,6 +183,8 @@ class Layout:
             parts.append(self.schedule)
         if self.stage_layers:
             parts.append(f"layers {split_text(self.stage_layers)}")
+        if self.order != ORDERS[0]:
+            parts.append(self.order)
         return " ".join(parts) if parts else "single"
 
 
@@ -255,6 +248,7 @@ class LayoutBatch:
     offload_optimizer: IntArray
     offload_parameters: IntArray
     offload_activations: IntArray
+    order: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
@@ -363,44 +357,21 @@ class LayoutBatch:
         return np.asarray(self.cp // self.cp_inner)
 
     def axis(self, name: str) -> tuple[IntArray, IntArray]:
-        """Size and stride (in ranks) of the groups of one axis.
+        """Size of the groups of one axis, and the distance in ranks between neighbours of its fastest level.
 
-        Ranks are ordered tp, cp, dp, pp from the fastest to the slowest (Megatron's default
-        order tp-cp-ep-dp-pp for the dense grid). The expert grid folds onto tp*cp*dp as
-        etp, ep, edp from the fastest. Within cp those that exchange sequence for heads are neighbours
-        (the first of Megatron-Core's ``hierarchical_context_parallel_sizes``).
+        See `planner.layout.axes.levels`.
         """
-        one = np.ones_like(self.tp)
-        table: dict[str, Callable[[], tuple[IntArray, IntArray]]] = {
-            "tp": lambda: (self.tp, one),
-            "cp": lambda: (self.cp, self.tp),
-            "cp_inner": lambda: (self.cp_inner, self.tp),
-            "cp_outer": lambda: (self.cp_outer, np.asarray(self.tp * self.cp_inner)),
-            "dp": lambda: (self.dp, np.asarray(self.tp * self.cp)),
-            "dp_cp": lambda: (np.asarray(self.dp * self.cp), self.tp),
-            "fsdp": lambda: (np.asarray(self.fsdp_degree * self.cp), self.tp),
-            "replica": lambda: (
-                np.asarray(self.dp // self.fsdp_degree),
-                np.asarray(self.tp * self.cp * self.fsdp_degree),
-            ),
-            "etp": lambda: (self.etp, one),
-            "ep": lambda: (self.ep, self.etp),
-            "ep_etp": lambda: (np.asarray(self.ep * self.etp), one),
-            "edp": lambda: (self.edp, np.asarray(self.ep * self.etp)),
-            "expert_shard": lambda: (self.expert_shard, np.asarray(self.ep * self.etp)),
-            "expert_replica": lambda: (
-                np.asarray(self.edp // self.expert_shard),
-                np.asarray(self.ep * self.etp * self.expert_shard),
-            ),
-            "pp": lambda: (self.pp, np.asarray(self.tp * self.cp * self.dp)),
-            "world": lambda: (self.world, one),
-        }
-        return table[name]()
+        found = axes.levels(self, name)
+        return np.asarray(np.prod([size for size, _ in found], axis=0)), found[0][1]
 
-    def group(self, name: str, gpus_per_node: int) -> GroupShape:
-        """Shape of the groups of one axis on nodes of `gpus_per_node` GPUs."""
-        size, stride = self.axis(name)
-        return group_shape(size, stride, gpus_per_node)
+    def group(self, name: str, where: int | Cluster) -> GroupShape:
+        """Shape of the groups of one axis on nodes of so many GPUs, or on the nodes of a cluster.
+
+        Only a cluster tells where groups that lie apart in two ways cross its switches (`planner.layout.axes.shape`).
+        """
+        if isinstance(where, int):
+            return axes.shape(self, name, where)
+        return axes.shape(self, name, where.gpus_per_node, where)
 
 
 def divisors(n: int, most: int | None = None) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hwmodels.errors import Fault
+from planner.layout.axes import ORDERS
 from planner.layout.degrees import OPEN_CP_KINDS, RESHARDS, SCHEDULES, Layout
 from planner.layout.recompute import MODULES, RECOMPUTE
 
@@ -11,6 +12,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "schedule": SCHEDULES,
     "cp_kind": OPEN_CP_KINDS,
     "reshard": RESHARDS,
+    "order": ORDERS,
 }
 """Field of `Layout` that is a word -> the known ones."""
 
@@ -20,6 +22,7 @@ KNOWN: dict[str, str] = {
     "schedule-known": "schedule is one of `list schedules`.",
     "cp_kind-known": "cp_kind is a known kind: " + ", ".join(filter(None, OPEN_CP_KINDS)) + "; or blank.",
     "reshard-known": "reshard is " + ", ".join(RESHARDS) + ".",
+    "order-known": "order names tp, cp, dp and pp once each, the fastest first, such as " + ORDERS[0] + ".",
 }
 """Identifier that a fault of `unknown_names` carries -> its sentence."""
 

@@ -15,6 +15,7 @@ from planner.layout import (
     expert_rules,
     model_rules,
     offload_rules,
+    order_rules,
     precision_rules,
     recompute_rules,
     sharding_rules,
@@ -368,6 +369,7 @@ RULES: tuple[Rule, ...] = (
         explain_framework_schedule,
     ),
     *context_rules.RULES,
+    *order_rules.RULES,
 )
 
 

@@ -44,7 +44,7 @@ def _exchange_notes(priced: PricedModel, layout: Layout, exposed_share: float) -
     found = [f"expert exchange by {preset.moe_dispatcher}: law of {law}"]
     if preset.moe_dispatcher == "hybridep":
         found[0] += "; HybridEP itself was not measured"
-    nodes = int(LayoutBatch.of(layout).group("ep_etp", cluster.gpus_per_node).nodes)
+    nodes = int(LayoutBatch.of(layout).group("ep_etp", cluster).nodes)
     if nodes > 1:
         inside = [d for d in range(layout.ep, 0, -1) if layout.ep % d == 0 and d * layout.etp <= cluster.gpus_per_node]
         ways = [f"ep={inside[0]}" if inside else "", "etp=1" if layout.etp > 1 else ""]

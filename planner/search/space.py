@@ -13,6 +13,7 @@ from hwmodels.errors import Fault, InputError
 from planner.frameworks import of as preset_of
 from planner.layout import (
     OPEN_CP_KINDS,
+    ORDERS,
     RECOMPUTE,
     RESHARDS,
     SCHEDULES,
@@ -24,12 +25,15 @@ from planner.layout import (
     is_even,
     split_id,
 )
+from planner.layout.order_rules import first_alike
 from planner.layout.recompute import MODULES, SEARCHED, WHOLE_LAYERS, modules_code, parse_modules
 from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.schedule import get as get_schedule
 
 MAX_VPP = 8
+ANY_ORDER = "any"
+"""Stands for every order of the axes that the framework has."""
 OFFLOADS = ("offload_optimizer", "offload_parameters", "offload_activations")
 MAX_MBS = 16
 
@@ -42,6 +46,8 @@ class Space:
     ----------
     tp, sp, cp, pp, vpp, dp, ep, etp, zero_stage, fsdp, mbs : tuple of int
     recompute, schedule, cp_kind, reshard : tuple of str
+    order : tuple of str
+        Of `planner.layout.ORDERS`; ``"any"``: all that the framework has.
     recompute_modules : tuple of str
         Sets of modules such as ``"layernorm+moe_act"``, for the selective policies.
     recompute_layers : tuple of int
@@ -72,6 +78,7 @@ class Space:
     cp_kind: tuple[str, ...] = ()
     cp_ulysses: tuple[int, ...] = ()
     reshard: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
@@ -82,7 +89,8 @@ class Space:
             for name in ranges
             if name not in known
         ]
-        known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS}
+        known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS,
+                       "order": (*ORDERS, ANY_ORDER)}  # fmt: skip
         for name, allowed in known_words.items():
             bad = [v for v in ranges.get(name, ()) if v not in allowed]
             fix = " or ".join(filter(None, allowed))
@@ -174,8 +182,13 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
     axes += [np.asarray(values, dtype=np.int64) for values in _kinds(space, ranges["cp"])]
     axes.append(np.asarray([RESHARDS.index(word) for word in (space.reshard or RESHARDS[:1])], dtype=np.int64))
+    orders = ORDERS[:1] if not space.order else space.order
+    if ANY_ORDER in orders:
+        orders = preset_of(workload).orders
+    axes.append(np.asarray(sorted({ORDERS.index(word) for word in orders}), dtype=np.int64))
     even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
-    policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses", "reshard")
+    policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses", "reshard",
+                "order")  # fmt: skip
     grid = _grid(axes, [*names, *policies], even)
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
@@ -267,6 +280,8 @@ def _grid(
         elif name == "reshard":  # without stage 3 the neutral word alone
             keep = (columns["zero_stage"] == 3) | (columns["reshard"] == min(axis))
             columns["reshard"] = np.where(columns["zero_stage"] == 3, columns["reshard"], 0)
+        elif name == "order" and len(axis) > 1:  # axes of one rank may stand anywhere: the first of those alike
+            keep = first_alike(columns, axis, world)
         elif name == "cp_ulysses":
             two = (columns["cp_kind"] == OPEN_CP_KINDS.index("hierarchical")) & (columns["cp"] > 1)
             keep = (columns["cp_ulysses"] > 0) == two

@@ -236,7 +236,7 @@ def _beside(
     itself, except for the last gradients and the first gather, which have nothing to run beside. Copies between the
     buffers of FSDP's collectives and its parameters hold up the compute itself.
     """
-    shape = layouts.group("fsdp" if zero_stage else "dp_cp", priced.cluster.gpus_per_node)
+    shape = layouts.group("fsdp" if zero_stage else "dp_cp", priced.cluster)
     nodes, ranks = shape.nodes[:, None, None], shape.ranks_per_node[:, None, None]
     reducing = beside(priced.cluster, "reduce_scatter" if zero_stage else "all_reduce", nodes, ranks)
     gathering = beside(priced.cluster, "all_gather", nodes, ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Literal
 
@@ -17,6 +17,7 @@ from hwmodels.topology import GroupShape
 from planner.elements import stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
+from planner.layout.axes import crossings
 from planner.model.spec import ModelSpec
 from planner.offload import shard_seconds
 from planner.plan import Workload
@@ -175,7 +176,7 @@ def price_moves(cluster: Cluster, moves: Sequence[Move]) -> list[Estimate]:
             parts = (np.broadcast_to(getattr(moves[i].shape, name), moves[i].nbytes.shape) for i in mine)
             return np.concatenate([part.reshape(-1) for part in parts])
 
-        shape = GroupShape(joined("ranks_per_node"), joined("nodes"), joined("stride"))
+        shape = GroupShape(*(joined(f.name) for f in fields(GroupShape)))
         every = collectives.seconds(cluster, op, np.concatenate([size.reshape(-1) for size in sizes]), shape)
         cuts = np.cumsum([size.size for size in sizes])[:-1]
         values = (np.split(np.broadcast_to(part, every.mid.shape), cuts) for part in (every.mid, every.spread))
@@ -244,7 +245,7 @@ class _Way:
     """How layouts gather parameters and reduce gradients: bytes (n, d) to moves."""
 
     layouts: LayoutBatch
-    gpus_per_node: int
+    cluster: Cluster
     preset: FrameworkPreset
     zero_stage: int
     has_experts: bool
@@ -265,8 +266,9 @@ class _Way:
         return self.zero_stage == 1 and self.preset.zero1_all_reduce and not self.has_experts
 
     def _move(self, op: str, nbytes: FloatArray, axis: str, times: FloatArray | float = 1.0) -> Move:
-        shape = self.layouts.group(axis, self.gpus_per_node)
-        wide = (np.asarray(part)[:, None] for part in (shape.ranks_per_node, shape.nodes, shape.stride))
+        shape = self.layouts.group(axis, self.cluster)
+        parts = (shape.ranks_per_node, shape.nodes, shape.stride, shape.leaf, shape.pod)
+        wide = (np.broadcast_to(part, shape.nodes.shape)[:, None] for part in parts)
         return Move(op, nbytes, GroupShape(*wide), times)
 
     def gathered(self, dense: FloatArray, expert: FloatArray) -> tuple[Move, ...]:
@@ -317,7 +319,7 @@ def data_parallel_traffic(
     kinds = StageSums.of(model, pp, vpp, schedule, layouts.stage_layers)
     k = float(plan.buckets)
     has_experts = bool(np.any(held.expert.all > 0))
-    way = _Way(layouts, cluster.gpus_per_node, preset, zero_stage, has_experts)
+    way = _Way(layouts, cluster, preset, zero_stage, has_experts)
     fsdp, expert_shard = way.fsdp, way.expert_shard
     of, unshards = kinds.of_whole, plan.unshard != "none"
     shards = np.zeros_like(dense)
@@ -370,10 +372,7 @@ def mirror_seconds(layouts: LayoutBatch, cluster: Cluster, nbytes: FloatArray, p
     -------
     Estimate (n, pp)
     """
-    _, stride = layouts.axis("pp")
-    here, there = (order[None, :] * stride[:, None] for order in (np.arange(pp), np.arange(pp)[::-1]))
-    last = stride[:, None] - 1
-    gpn = cluster.gpus_per_node
-    apart = (here // gpn != there // gpn) | ((here + last) // gpn != (there + last) // gpn)
+    ranks = np.arange(pp)
+    apart = crossings(layouts, ranks, ranks[::-1], cluster.gpus_per_node)
     nodes = np.where(apart, 2, 1)
     return collectives.seconds(cluster, "all_reduce", nbytes, GroupShape(2 // nodes, nodes, np.ones_like(nodes)))

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.cluster import Cluster
 from hwmodels.collectives.expert_traffic import NORMAL
 from hwmodels.collectives.expert_traffic import traffic as expert_copies
 from hwmodels.kernels.formats import format_of
 from hwmodels.network.traffic import RING_BYTES
 from planner.elements import stage_elements
 from planner.layout import LayoutBatch
+from planner.layout.axes import crossings
 from planner.layout.recompute import Policy
 from planner.price import COMM_GROUPS, GROUP_OF, BlockPrice
 from planner.priced import PricedModel
@@ -26,7 +28,6 @@ from planner.results import LinkBytes
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
 from planner.step.assemble import Group
-from planner.step.once import crossings
 from planner.workload.op import Op
 from planner.workload.recompute import rerun_share
 
@@ -70,7 +71,7 @@ class _Case:
 
     def sent(self, op: str, nbytes: float, axis: str) -> tuple[float, float]:
         """`sent_bytes` of this layout."""
-        return sent_bytes(op, nbytes, self.layouts, axis, self.priced.cluster.gpus_per_node)
+        return sent_bytes(op, nbytes, self.layouts, axis, self.priced.cluster)
 
 
 def link_traffic(priced: PricedModel, group: Group, position: int = 0) -> dict[str, LinkBytes]:
@@ -90,9 +91,9 @@ def link_traffic(priced: PricedModel, group: Group, position: int = 0) -> dict[s
     return found
 
 
-def sent_bytes(op: str, nbytes: float, layouts: LayoutBatch, axis: str, gpus_per_node: int) -> tuple[float, float]:
+def sent_bytes(op: str, nbytes: float, layouts: LayoutBatch, axis: str, cluster: Cluster) -> tuple[float, float]:
     """Bytes that a rank sends inside its node and between nodes in one collective over `axis` of a single layout."""
-    shape = layouts.group(axis, gpus_per_node)
+    shape = layouts.group(axis, cluster)
     each, nodes = int(shape.ranks_per_node.reshape(-1)[0]), int(shape.nodes.reshape(-1)[0])
     size = each * nodes
     if size == 1:
@@ -129,7 +130,7 @@ def _op_bytes(op: Op, case: _Case) -> tuple[float, float]:
     """Bytes that a rank sends in one run of a collective."""
     if not op.collective.startswith("expert_"):
         return case.sent(op.collective, _at(op.dims["nbytes"], case.row), op.group)
-    shape = case.layouts.group(op.group, case.priced.cluster.gpus_per_node)
+    shape = case.layouts.group(op.group, case.priced.cluster)
     d = {name: np.asarray([_at(op.dims[name], case.row)]) for name in ("tokens", "topk", "experts", "skew")}
     ranks, nodes = (np.asarray(v, dtype=np.float64).reshape(-1)[:1] for v in (shape.ranks_per_node, shape.nodes))
     limits = {name: op.dims[name] for name in ("groups", "group_limit")}

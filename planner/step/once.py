@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hwmodels import collectives, kernels
 from hwmodels.estimate import Estimate
-from hwmodels.topology import GroupShape
 from planner import optimizers
 from planner.layout import LayoutBatch
+from planner.layout.axes import crossings, pair_shape
 from planner.offload import optimizer_seconds
 from planner.precision import recipe_of
 from planner.priced import BLOCK_KEYS, PricedModel
@@ -21,32 +21,6 @@ from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-
-def crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_node: int) -> NDArray[np.bool_]:
-    """Whether the hop from pipeline rank `here[i]` to `there[i]` leaves a node.
-
-    Rank p holds world ranks p*stride .. (p+1)*stride - 1, filled node by node; a hop counts as
-    crossing when any of its pairs does, since the slowest pair holds up the stage.
-
-    Returns
-    -------
-    ndarray (b, hops)
-    """
-    _, stride = layouts.axis("pp")
-    first, second = here[None, :] * stride[:, None], there[None, :] * stride[:, None]
-    last = stride[:, None] - 1
-    first_pair = first // gpus_per_node != second // gpus_per_node
-    last_pair = (first + last) // gpus_per_node != (second + last) // gpus_per_node
-    return np.asarray(first_pair | last_pair)
-
-
-def _pairs(layouts: LayoutBatch, nodes: ArrayLike) -> GroupShape:
-    """Two ranks of two pipeline stages, in one node or in two, while all pairs of the stages are busy: (b,)."""
-    _, stride = layouts.axis("pp")
-    count = np.broadcast_to(np.asarray(nodes, dtype=np.int64), stride.shape)
-    # Within a node it does not matter how far apart they lie, and a batch holds strides that no node does.
-    return GroupShape(2 // count, count, np.where(count > 1, stride, 1))
 
 
 def sends(
@@ -64,7 +38,7 @@ def sends(
         Relative spread of these, the widest of a layout's hops.
     """
     plan = get_schedule(schedule)
-    first, same = layouts.distinct((*BLOCK_KEYS, "dp"))
+    first, same = layouts.distinct((*BLOCK_KEYS, "dp", "pp"))
     layouts, rows = layouts.take(first), rows[first]
     forward, backward = (np.zeros((len(layouts), pp, plan.chunks(vpp))) for _ in range(2))
     spread = np.zeros(len(layouts))
@@ -82,11 +56,11 @@ def sends(
     seconds = np.zeros(crossing.shape)
     for nodes, chosen in ((1, ~crossing), (2, crossing)):
         if chosen.any():
-            one = collectives.seconds(cluster, "send_recv", sent, _pairs(layouts, nodes))
+            one = collectives.seconds(cluster, "send_recv", sent, pair_shape(layouts, nodes))
             seconds = np.where(chosen, one.mid[:, None], seconds)
             spread = np.where(chosen.any(axis=1), np.maximum(spread, one.spread), spread)
     if shares.any():
-        shape = layouts.group("tp", cluster.gpus_per_node)
+        shape = layouts.group("tp", cluster)
         gathered = collectives.seconds(cluster, "all_gather", boundary, shape).mid
         seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
     forward[:, here, [plan.chunk_of(int(s), pp) for s in numbers]] = seconds
@@ -169,5 +143,6 @@ def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
     grad = gradient_bytes(priced.workload, priced.preset)
     rows = padded_vocab(priced.model, priced.preset, layouts.tp)
     nbytes = rows * priced.model.hidden / layouts.tp.astype(np.float64) * grad
-    shape = _pairs(layouts, np.where(layouts.world <= priced.cluster.gpus_per_node, 1, 2))
+    ends = crossings(layouts, np.asarray([0]), np.asarray([pp - 1]), priced.cluster.gpus_per_node)[:, 0]
+    shape = pair_shape(layouts, np.where(ends, 2, 1))
     return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid
