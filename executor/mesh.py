@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
 from executor.tensor import TensorParallel
 from planner.plan import Plan
@@ -18,7 +19,7 @@ class Groups:
     Attributes
     ----------
     mesh : DeviceMesh
-        Dimensions pp, replica, fsdp, tp, slowest first (`Layout.axis`'s order).
+        Dimensions pp, replica, fsdp, tp; ranks lie in it as the layout's order says.
     pp_rank, dp_rank : int
     tp : TensorParallel
     pp, dp : ProcessGroup
@@ -52,8 +53,7 @@ def build(plan: Plan, device_type: str, tied: bool) -> Groups:
     """
     lay = plan.layout
     shard = (lay.fsdp or lay.dp) if lay.zero_stage >= 2 else lay.dp
-    shape = (lay.pp, lay.dp // shard, shard, lay.tp)
-    mesh = init_device_mesh(device_type, shape, mesh_dim_names=("pp", "replica", "fsdp", "tp"))
+    mesh = DeviceMesh(device_type, _ranks(plan, shard), mesh_dim_names=("pp", "replica", "fsdp", "tp"))
     pp_rank, replica, inner, tp_rank = mesh.get_coordinate() or [0, 0, 0, 0]
     axes = {
         mesh.get_group(name).group_name: axis
@@ -63,13 +63,21 @@ def build(plan: Plan, device_type: str, tied: bool) -> Groups:
     dp, tied_group = _dp_groups(plan, mesh, dp_rank), None
     axes[dp.group_name] = "dp"
     if tied and lay.pp > 1:
-        tied_group = _tied_groups(plan)
+        tied_group = _tied_groups(plan, mesh)
         if tied_group is not None:
             axes[tied_group.group_name] = "pp"
     tp = TensorParallel()
     if lay.tp > 1:
         tp = TensorParallel(lay.tp, tp_rank, bool(lay.sp), mesh["tp"])
     return Groups(mesh, pp_rank, dp_rank, tp, mesh.get_group("pp"), dp, tied_group, axes)
+
+
+def _ranks(plan: Plan, shard: int) -> torch.Tensor:
+    """World ranks by pp, replica, fsdp and tp: the plan's dense grid, slowest first, with its axes in that place."""
+    lay = plan.layout
+    axes = [axis for axis, _ in plan.dense_grid if axis != "cp"]  # of one rank (`executor.support`)
+    grid = torch.arange(lay.world, dtype=torch.int).reshape([getattr(lay, axis) for axis in axes])
+    return grid.permute([axes.index(axis) for axis in ("pp", "dp", "tp")]).reshape(lay.pp, -1, shard, lay.tp)
 
 
 def _dp_groups(plan: Plan, mesh: DeviceMesh, dp_rank: int) -> dist.ProcessGroup:
@@ -79,7 +87,7 @@ def _dp_groups(plan: Plan, mesh: DeviceMesh, dp_rank: int) -> dist.ProcessGroup:
     mine: dist.ProcessGroup | None = None
     for p in range(lay.pp):
         for t in range(lay.tp):
-            ranks = [(p * lay.dp + d) * lay.tp + t for d in range(lay.dp)]
+            ranks = mesh.mesh[p, :, :, t].flatten().tolist()
             group = dist.new_group(ranks)
             if dist.get_rank() in ranks:
                 mine = group
@@ -88,15 +96,13 @@ def _dp_groups(plan: Plan, mesh: DeviceMesh, dp_rank: int) -> dist.ProcessGroup:
     return mine
 
 
-def _tied_groups(plan: Plan) -> dist.ProcessGroup | None:
-    lay = plan.layout
+def _tied_groups(plan: Plan, mesh: DeviceMesh) -> dist.ProcessGroup | None:
     ends = sorted({s.rank for s in plan.stages if s.embedding or s.head})
     if len(ends) == 1:
         return None
     mine: dist.ProcessGroup | None = None
-    per_stage = lay.dp * lay.tp
-    for offset in range(per_stage):
-        ranks = [end * per_stage + offset for end in ends]
+    for pair in mesh.mesh.flatten(1)[ends].T:
+        ranks = pair.tolist()
         group = dist.new_group(ranks)
         if dist.get_rank() in ranks:
             mine = group

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hwmodels.errors import Fault, InputError
 from planner.model.spec import AnyAttention, Attention, LatentAttention, ModelSpec, Moe
@@ -65,6 +66,11 @@ def _degrees(plan: Plan) -> Iterator[Fault]:
             "experts run whole on every data-parallel rank",
             "ep=1 etp=1",
         )
+    if any((a.node, a.gpu) > (b.node, b.gpu) for a, b in pairwise(plan.placement)):
+        yield _fault(
+            plan, "executor-placement", "placement moves ranks", "ranks are started in order, node by node",
+            "the hosts in the order of the placement, or ranks in order",
+        )  # fmt: skip
     fsdp = lay.fsdp or lay.dp
     if lay.zero_stage == 1 and fsdp != lay.dp:
         yield _fault(

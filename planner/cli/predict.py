@@ -82,12 +82,11 @@ def predict(
     from planner.predict import predict as price
 
     degrees = {
-        "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp,
+        "tp": tp, "sp": sp, "cp": cp, "pp": pp, "vpp": vpp, "dp": dp, "ep": ep, "etp": etp, "order": order,
         "zero_stage": zero_stage, "fsdp": fsdp, "mbs": mbs, "recompute": recompute, "schedule": schedule,
         "stage_layers": stage_layers, "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
         "offload_optimizer": offload_optimizer, "offload_parameters": offload_parameters,
-        "offload_activations": offload_activations,
-        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard, "order": order,
+        "offload_activations": offload_activations, "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset
+from planner.frameworks.base import MEGATRON_RECOMPUTES, ONE_ORDER, FrameworkPreset
 
 PRESETS = (
     FrameworkPreset(

@@ -1,6 +1,7 @@
 """`Layout`: the degrees of parallelism (`degrees`) and every validity rule (`rules`)."""
 
-from planner.layout.axes import AXES, ORDERS
+from planner.frameworks.base import ORDERS
+from planner.layout.axes import AXES
 from planner.layout.degrees import (
     DEGREES,
     OPEN_CP_KINDS,

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hwmodels.topology import GroupShape, group_shape
-from planner.frameworks.base import DENSE_AXES, ORDERS
+from planner.frameworks.base import DENSE_AXES as DENSE
+from planner.frameworks.base import ORDERS
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
@@ -24,7 +25,6 @@ IntArray = NDArray[np.int64]
 Level = tuple[IntArray, IntArray]
 """Size and stride, in ranks, of equally spaced members."""
 
-DENSE = DENSE_AXES
 AXES: tuple[str, ...] = (
     "tp", "cp", "cp_inner", "cp_outer", "dp", "dp_cp", "fsdp", "replica", "ep", "etp", "ep_etp", "edp",
     "expert_shard", "expert_replica", "pp", "world",

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape
-from planner.frameworks.base import CP_KINDS
+from planner.frameworks.base import CP_KINDS, ORDERS
 from planner.layout import axes
-from planner.layout.axes import ORDERS
 from planner.layout.checked import normal_values
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
 
-from planner.layout.axes import DENSE, ORDERS, is_default, stride
+from planner.frameworks.base import DENSE_AXES as DENSE
+from planner.frameworks.base import ORDERS
+from planner.layout.axes import is_default, stride
 from planner.layout.degrees import BoolArray, IntArray, Layout, LayoutBatch
 from planner.layout.remedies import RuleContext, expert_counts
 from planner.layout.rule import Rule
@@ -25,14 +26,11 @@ def alike(layouts: LayoutBatch, order: str) -> BoolArray:
     return np.asarray(~np.any(both & (_FIRST[layouts.order] != _FIRST[ORDERS.index(order)]), axis=-1))
 
 
-def first_alike(columns: Mapping[str, IntArray], orders: IntArray, world: int) -> BoolArray:
-    """Of candidates with the axes tp, cp, pp and an order, those that no earlier one of `orders` lays out alike."""
-    axes = {name: columns[name] for name in ("tp", "cp", "pp", "order")}
-    rest = columns["tp"] * columns["cp"] * columns["pp"]
-    batch = LayoutBatch.filled({**axes, "dp": np.maximum(world // rest, 1)})
-    keep = np.ones(len(batch), dtype=np.bool_)
+def first_alike(layouts: LayoutBatch, orders: IntArray) -> BoolArray:
+    """Layouts that none of `orders` before their own lays out alike: axes of one rank may stand anywhere."""
+    keep = np.ones(len(layouts), dtype=np.bool_)
     for code in orders:
-        keep &= ~((batch.order > code) & alike(batch, ORDERS[int(code)]))
+        keep &= ~((layouts.order > code) & alike(layouts, ORDERS[int(code)]))
     return keep
 
 

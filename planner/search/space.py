@@ -185,7 +185,8 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     orders = ORDERS[:1] if not space.order else space.order
     if ANY_ORDER in orders:
         orders = preset_of(workload).orders
-    axes.append(np.asarray(sorted({ORDERS.index(word) for word in orders}), dtype=np.int64))
+    codes = np.asarray(sorted({ORDERS.index(word) for word in orders}), dtype=np.int64)
+    axes.append(codes)
     even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
     policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses", "reshard",
                 "order")  # fmt: skip
@@ -193,6 +194,8 @@ def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload
     rest = grid["tp"] * grid["cp"] * grid["pp"]
     grid["dp"] = np.maximum(world // rest, 1)
     layouts = LayoutBatch.filled(grid)
+    if len(codes) > 1:
+        layouts = layouts.take(first_alike(layouts, codes))
     if space.dp:
         layouts = layouts.take(np.isin(layouts.dp, space.dp))
     context = RuleContext.of(model, workload, world)
@@ -280,8 +283,6 @@ def _grid(
         elif name == "reshard":  # without stage 3 the neutral word alone
             keep = (columns["zero_stage"] == 3) | (columns["reshard"] == min(axis))
             columns["reshard"] = np.where(columns["zero_stage"] == 3, columns["reshard"], 0)
-        elif name == "order" and len(axis) > 1:  # axes of one rank may stand anywhere: the first of those alike
-            keep = first_alike(columns, axis, world)
         elif name == "cp_ulysses":
             two = (columns["cp_kind"] == OPEN_CP_KINDS.index("hierarchical")) & (columns["cp"] > 1)
             keep = (columns["cp_ulysses"] > 0) == two

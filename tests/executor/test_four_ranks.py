@@ -17,6 +17,8 @@ FOUR_RANKS = {
     "pp-dp": (Layout(pp=2, dp=2, mbs=2), LLAMA),
     "pp-fsdp-gpt2": (Layout(pp=2, dp=2, mbs=2, zero_stage=3), GPT2),
     "pp-tp-sp-gpt2": (Layout(pp=2, tp=2, sp=1, mbs=4), GPT2),
+    "pp-in-dp": (Layout(pp=2, dp=2, mbs=2, order="tp-cp-pp-dp"), GPT2),
+    "dp-in-tp-sp": (Layout(tp=2, sp=1, dp=2, mbs=4, order="dp-tp-cp-pp", zero_stage=3), LLAMA),
     "hsdp": (Layout(dp=4, mbs=2, zero_stage=3, fsdp=2), LLAMA),
     "pp4-interleaved-off": (Layout(pp=4, mbs=2), LLAMA),
     "pp4-zb-h1": (Layout(pp=4, mbs=1, schedule="zb-h1"), LLAMA),

@@ -20,6 +20,13 @@ def rules(plan: Plan) -> set[str]:
     return {fault.rule for fault in support.check(plan, read_config(plan.model, plan.model_name))}
 
 
+def moved(plan: Plan) -> Plan:
+    """A plan with its first two ranks on each other's GPU."""
+    first, second, *rest = plan.placement
+    swapped = (replace(first, gpu=second.gpu), replace(second, gpu=first.gpu))
+    return replace(plan, placement=(*swapped, *rest))
+
+
 def trained(name: str, **changes: object) -> Plan:
     """A plan that runs but for what is trained."""
     plan = make_plan(name, Layout(dp=2))
@@ -36,6 +43,7 @@ def test_what_is_not_executed_says_why() -> None:
 
 def test_supported_plans_have_no_faults() -> None:
     for layout in (Layout(dp=2), Layout(tp=2, sp=1), Layout(pp=2), Layout(dp=2, zero_stage=3),
+                   Layout(pp=2, dp=2, order="tp-cp-pp-dp"),
                    Layout(pp=2, dp=2, zero_stage=1, mbs=2, schedule="zb-h1"),
                    Layout(pp=2, stage_layers=(0, 4))):  # fmt: skip
         assert rules(make_plan("fine", layout)) == set()
@@ -64,6 +72,7 @@ def test_supported_plans_have_no_faults() -> None:
         (trained("seen", images=1.0), "executor-images"),
         (trained("grad", precision="bf16", grad_dtype="bf16"), "executor-grad-dtype"),
         (trained("main", precision="bf16", main_dtype="remainder"), "executor-main-dtype"),
+        (moved(make_plan("moved", Layout(dp=2))), "executor-placement"),
         (replace(make_plan("share", Layout(dp=2)), batch_share=(5, 3)), "executor-batch-share"),
         (replace(make_plan("actions", Layout(pp=2)), actions=()), "executor-actions"),
     ],

@@ -13,6 +13,7 @@ from hwmodels.errors import InputError
 from planner import frameworks
 from planner.cli.list import KINDS
 from planner.layout import (
+    ORDERS,
     RECOMPUTE,
     RULES,
     SCHEDULES,
@@ -197,6 +198,17 @@ CASES = (
          Layout(pp=2, recompute="block", recompute_layers=(3,)), on(2, ODD)),
     Case("recompute-layers", Layout(pp=2, recompute="full", recompute_layers=(1, 0)), "1 to 3",
          Layout(pp=2, recompute="block", recompute_layers=(1, 0)), on(2, ODD)),
+    Case("framework-order", Layout(dp=2, pp=2, order="tp-cp-pp-dp"), "order=tp-cp-dp-pp", Layout(dp=2, pp=2),
+         on(4, framework="fsdp2")),
+    Case("framework-order", Layout(tp=2, dp=2, order="cp-dp-tp-pp"), "or order=tp-cp-pp-dp", Layout(tp=2, dp=2),
+         on(4, framework="megatron")),
+    # two of the four ranks of a stage follow one another
+    Case("order-experts", Layout(tp=2, sp=1, dp=2, pp=2, ep=4, order="tp-cp-pp-dp"), "ep*etp = 2",
+         Layout(tp=2, sp=1, dp=2, pp=2, ep=2, order="tp-cp-pp-dp"), on(8, MOE)),
+    Case("order-groups", Layout(cp=2, dp=2, pp=2, order="tp-cp-pp-dp"), "cp=1",
+         Layout(dp=4, pp=2, order="tp-cp-pp-dp"), on(8, framework="megatron")),
+    Case("order-groups", Layout(dp=2, pp=2, zero_stage=3, order="tp-cp-pp-dp"), "zero_stage=1",
+         Layout(dp=2, pp=2, zero_stage=1, order="tp-cp-pp-dp"), on(4, framework="megatron")),
     Case("offload-amounts", Layout(offload_optimizer=101), "0 to 100", Layout(offload_optimizer=100), on(1)),
     Case("offload-parameters", Layout(dp=2, zero_stage=2, offload_parameters=1), "zero_stage=3",
          Layout(dp=2, zero_stage=3, offload_parameters=1), on(2)),
@@ -265,9 +277,10 @@ def test_every_identifier_that_a_fault_carries_is_listed_with_its_sentence() -> 
     _, rows, _ = KINDS["rules"]()
     listed = {row["name"]: row["about"] for row in rows}
     assert len(listed) == len(rows) and all(about.endswith(".") for about in listed.values())
-    words = Layout(recompute="a", schedule="b", cp_kind="c", reshard="d", recompute_modules=("e",))
+    words = Layout(recompute="a", schedule="b", cp_kind="c", reshard="d", order="f", recompute_modules=("e",))
     named = {fault.rule for fault in faults(words, on(1))}
-    assert named == {"recompute-known", "schedule-known", "cp_kind-known", "reshard-known", "recompute-modules-known"}
+    assert named == {"recompute-known", "schedule-known", "cp_kind-known", "reshard-known", "order-known",
+                     "recompute-modules-known"}  # fmt: skip
     carried = named | {rule.id for rule in RULES} | {"precision-device", "framework-precision", "main-copy"}
     assert carried <= set(listed)
 
@@ -288,6 +301,7 @@ layouts = st.builds(
     Layout, tp=small, sp=st.integers(-1, 2), cp=small, pp=small, vpp=small, dp=small, ep=small, etp=small,
     zero_stage=st.integers(-1, 4), fsdp=small, mbs=small, recompute=st.sampled_from(RECOMPUTE),
     schedule=st.sampled_from(SCHEDULES), stage_layers=st.sampled_from(((), (2, 2), (1, 4), (0, 5, 0), (5,))),
+    order=st.sampled_from(ORDERS),
 )  # fmt: skip
 
 

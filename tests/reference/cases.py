@@ -403,7 +403,25 @@ UPDATED = [
     )
 ]
 """Where the largest weight gradient on its way to a main gradient is that of experts."""
-CASES += (*EAGER, *UPDATED)
+ORDERED = [
+    _case(f"order {name}", model, cluster, framework, 32, 1024, order=order, **degrees)
+    for name, model, cluster, framework, order, degrees in (
+        ("pipeline in a node", "gpt", H, "megatron", "tp-cp-pp-dp", {"tp": 2, "pp": 4, "dp": 2, "zero_stage": 1}),
+        ("pipeline over nodes", "gpt", H, "megatron", "tp-cp-pp-dp", {"tp": 4, "pp": 4}),
+        ("experts", "moe", H, "megatron", "tp-cp-pp-dp",
+         {"tp": 2, "sp": 1, "pp": 2, "dp": 4, "ep": 2, "zero_stage": 1}),
+        ("shards in two ways", "gpt", H, "generic", "tp-cp-pp-dp", {"tp": 2, "cp": 2, "pp": 2, "dp": 2,
+                                                                  "zero_stage": 3, "cp_kind": "ring"}),
+        ("hybrid shards in two ways", "gpt", H, "generic", "cp-pp-tp-dp", {"cp": 2, "pp": 2, "dp": 4, "fsdp": 2,
+                                                                         "zero_stage": 3}),
+        ("tensor parallel over nodes", "gpt", H, "deepspeed", "cp-dp-tp-pp", {"tp": 4, "dp": 4, "zero_stage": 1}),
+        ("pipeline first", "gpt-uneven", H, "generic", "pp-dp-cp-tp", {"tp": 2, "sp": 1, "pp": 4, "dp": 2}),
+        ("ring over nodes", "gpt", H, "generic", "dp-tp-cp-pp", {"tp": 2, "cp": 4, "dp": 2, "cp_kind": "ring"}),
+        ("experts over data parallelism", "moe", H, "generic", "dp-tp-cp-pp",
+         {"tp": 2, "sp": 1, "dp": 8, "ep": 8, "fsdp": 2, "zero_stage": 2}),
+    )
+]  # fmt: skip
+CASES += (*EAGER, *UPDATED, *ORDERED)
 CASES += (*OFFLOADED, *COMPILED, *NARROW, *ADAPTED, *OTHERS, *ROUTED, *KINDS, *STEPS, *ENCODERS, *RECOMPUTED)
 
 _PRECISIONS = ("bf16", "bf16", "fp16", "fp32", "tf32", "fp8", "fp8-delayed", "fp8-current", "fp8-block")
@@ -441,7 +459,7 @@ def cases(draw: st.DrawFn) -> Case:
         tp=tp, sp=draw(st.integers(0, 1)) if tp > 1 else 0, cp=cp, pp=pp, vpp=vpp, dp=dp, ep=ep, etp=etp,
         zero_stage=zero, fsdp=draw(st.sampled_from((0, *divisors(dp)))) if zero else 0, mbs=mbs,
         recompute=draw(st.sampled_from(RECOMPUTE)), schedule=schedule, stage_layers=stage_layers,
-        cp_kind=draw(st.sampled_from(kinds)),
+        cp_kind=draw(st.sampled_from(kinds)), order=draw(st.sampled_from((preset.orders[0], *preset.orders))),
         reshard=draw(st.sampled_from(RESHARDS)) if zero == 3 else "default",
     )  # fmt: skip
     if layout.recompute == "selective":

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hwmodels import kernels
 from planner.model.spec import DecoderLayer
-from tests.reference.ops import Item, Rank, pair, shape_of, slow_beside
+from tests.reference.ops import Item, Rank, axis_of, pair, shape_of, slow_beside
 
 
 @dataclass
@@ -77,7 +77,9 @@ class Core:
 
     def send(self, way: str, nbytes: float, behind: str = "") -> None:
         """One hop of the ring: every rank sends to its neighbour; between nodes if the ring spans any."""
-        rank, stride = self.rank, self.rank.layout.tp * self.inner
+        rank = self.rank
+        _, stride = axis_of(rank.layout, "cp_outer", self.inner)
+        assert isinstance(stride, int)
         apart = int(shape_of(self.outer, stride, rank.cluster.gpus_per_node).nodes) > 1
         one = pair(rank.cluster, "send_recv", nbytes, apart, stride)
         slow = slow_beside(rank.cluster, "send_recv", self.outer, stride)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -267,7 +268,7 @@ class Rank:
         one = float(kernels.memory_seconds(self.cluster.device, nbytes / launches).mid)
         self.kernel(name, way, one * launches, launches, rerun)
 
-    def seconds_of(self, op: str, nbytes: float, size: int, stride: int) -> float:
+    def seconds_of(self, op: str, nbytes: float, size: int, stride: Apart) -> float:
         """A collective over `size` ranks that lie `stride` apart, ranks filled node by node."""
         return collective(self.cluster, op, nbytes, size, stride)
 
@@ -406,11 +407,53 @@ class Rank:
         return longer + (shorter - 0.25 * longer) ** 2 / (3.0 * longer)
 
 
-def axis_of(lay: Layout, axis: str, inner: int = 1) -> tuple[int, int]:
-    """Ranks of a group and their distance; ranks are ordered tp, cp, dp, pp from the fastest.
+Apart = int | tuple[int, ...]
+"""Distance of the ranks of a group, or the ranks of the first one where they are not equally spaced."""
+
+
+def places(lay: Layout) -> list[dict[str, int]]:
+    """Coordinates of every world rank on the dense and on the expert grid, counted out rank by rank."""
+    found, count = [], [0] * lay.pp
+    for rank in range(lay.world):
+        rest, at = rank, {}
+        for axis in lay.order.split("-"):
+            rest, at[axis] = divmod(rest, getattr(lay, axis))
+        own = count[at["pp"]]  # the how manieth of its stage
+        count[at["pp"]] += 1
+        rest, at["etp"] = divmod(own, lay.etp)
+        at["edp"], at["ep"] = divmod(rest, lay.ep)
+        found.append(at)
+    return found
+
+
+def first_group(lay: Layout, axis: str, inner: int) -> list[int]:
+    """Ranks of the group of rank 0 on an axis: those that stand at 0 on every other one."""
+    fsdp, grid = lay.fsdp or lay.dp, places(lay)
+    shard = max(max(lay.tp * lay.cp * lay.dp // (lay.ep * lay.etp), 1) // (lay.dp // fsdp), 1)
+    for at in grid:
+        at["replica"], at["fsdp"] = divmod(at["dp"], fsdp)
+        at["cp_outer"], at["cp_inner"] = divmod(at["cp"], inner)
+        at["expert_replica"], at["expert_shard"] = divmod(at["edp"], shard)
+    dense, experts = {"tp", "cp_inner", "cp_outer", "replica", "fsdp", "pp"}, {
+        "etp", "ep", "expert_shard", "expert_replica", "pp"
+    }
+    own = {
+        "cp": {"cp_inner", "cp_outer"}, "dp_cp": {"replica", "fsdp", "cp_inner", "cp_outer"}, "world": dense,
+        "fsdp": {"fsdp", "cp_inner", "cp_outer"}, "ep_etp": {"ep", "etp"}, "edp": {"expert_shard", "expert_replica"},
+    }.get(axis, {axis})  # fmt: skip
+    others = (dense if own <= dense else experts) - own
+    return [rank for rank, at in enumerate(grid) if not any(at[name] for name in others)]
+
+
+def axis_of(lay: Layout, axis: str, inner: int = 1) -> tuple[int, Apart]:
+    """Ranks of a group and their distance; by default ranks are ordered tp, cp, dp, pp from the fastest.
 
     `inner` of the cp ranks are neighbours that swap sequence for heads.
     """
+    if lay.order != "tp-cp-dp-pp":
+        ranks = first_group(lay, axis, inner)
+        gaps = {b - a for a, b in pairwise(ranks)}
+        return len(ranks), tuple(ranks) if len(gaps) > 1 else min(gaps, default=1)
     fsdp = lay.fsdp or lay.dp
     edp = max(lay.tp * lay.cp * lay.dp // (lay.ep * lay.etp), 1)
     return {
@@ -425,11 +468,12 @@ def axis_of(lay: Layout, axis: str, inner: int = 1) -> tuple[int, int]:
         "ep": (lay.ep, lay.etp),
         "ep_etp": (lay.ep * lay.etp, 1),
         "edp": (edp, lay.ep * lay.etp),
+        "pp": (lay.pp, lay.tp * lay.cp * lay.dp),
         "world": (lay.world, 1),
     }[axis]
 
 
-def slow_beside(cluster: Cluster, op: str, size: int, stride: int) -> tuple[float, float]:
+def slow_beside(cluster: Cluster, op: str, size: int, stride: Apart) -> tuple[float, float]:
     """Compute's and the collective's slow-down: measured overlap `o` means 2 - o for both, else the SMs taken."""
     if cluster.overlap is not None:
         return 2.0 - cluster.overlap.value, 2.0 - cluster.overlap.value
@@ -445,19 +489,28 @@ def slow_beside(cluster: Cluster, op: str, size: int, stride: int) -> tuple[floa
     return slower, taken.collective_slowdown
 
 
-def shape_of(size: int, stride: int, gpus_per_node: int) -> GroupShape:
-    """How a group lies on nodes: those that its block of size·stride ranks covers, at most one a member."""
+def shape_of(size: int, stride: Apart, gpus_per_node: int) -> GroupShape:
+    """How a group lies on nodes: those that its block of size·stride ranks covers, at most one a member.
+
+    Of a group that is not equally spaced the nodes are counted; what it leaves of them is shared by its siblings.
+    """
+    if isinstance(stride, tuple):
+        nodes = len({rank // gpus_per_node for rank in stride})
+        each = -(-size // nodes)
+        alone = nodes == 1 or each == 1
+        beside = min(b - a for a, b in pairwise(stride)) if alone else gpus_per_node // each
+        return GroupShape(np.asarray(each), np.asarray(nodes), np.asarray(beside))
     nodes = min(-(-size * stride // gpus_per_node), size)
     return GroupShape(np.asarray(-(-size // nodes)), np.asarray(nodes), np.asarray(stride))
 
 
-def pair(cluster: Cluster, op: str, nbytes: float, apart: bool, stage: int) -> float:
+def pair(cluster: Cluster, op: str, nbytes: float, apart: bool, stage: Apart) -> float:
     """Seconds between two ranks of two pipeline stages of `stage` ranks each, all of which are busy."""
     shape = GroupShape(np.asarray(1 if apart else 2), np.asarray(2 if apart else 1), np.asarray(stage))
     return float(collectives.seconds(cluster, op, nbytes, shape).mid) if nbytes else 0.0
 
 
-def collective(cluster: Cluster, op: str, nbytes: float, size: int, stride: int) -> float:
+def collective(cluster: Cluster, op: str, nbytes: float, size: int, stride: Apart) -> float:
     """Seconds by the law of `hwmodels`; nothing to do for one rank."""
     if size == 1 or nbytes == 0:
         return 0.0

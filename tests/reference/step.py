@@ -27,7 +27,7 @@ from tests.reference.formats import (
     scaled_of,
 )
 from tests.reference.memory import Sized, sizes
-from tests.reference.ops import Rank, axis_of, collective, pair, slow_beside
+from tests.reference.ops import Apart, Rank, axis_of, collective, pair, places, slow_beside
 from tests.reference.recomputed import rebuilt_together
 from tests.reference.timing import Durations, Plan, Played, play
 
@@ -237,12 +237,18 @@ class _Step:
 
     def _expert_traffic(self, op: str, nbytes: float) -> float:
         """Over the shard group of the experts; `op` all_gather or reduce_scatter (with its replicas)."""
-        lay, stride = self.lay, self.lay.ep * self.lay.etp
         size = self.expert_shard
-        seconds = collective(self.cluster, op, nbytes, size, stride)
+        seconds = collective(self.cluster, op, nbytes, *self._experts("expert_shard"))
         if op == "reduce_scatter" and size < self.edp:
-            seconds += collective(self.cluster, "all_reduce", nbytes / size, self.edp // size, stride * size)
-        return seconds if lay.zero_stage else 0.0
+            seconds += collective(self.cluster, "all_reduce", nbytes / size, *self._experts("expert_replica"))
+        return seconds if self.lay.zero_stage else 0.0
+
+    def _experts(self, axis: str) -> tuple[int, Apart]:
+        """The shard group of the experts, or its replicas."""
+        lay, size, stride = self.lay, self.expert_shard, self.lay.ep * self.lay.etp
+        if lay.order != "tp-cp-dp-pp":
+            return axis_of(lay, axis)
+        return (size, stride) if axis == "expert_shard" else (self.edp // size, stride * size)
 
     def _reduce(self, dense: float, expert: float) -> float:
         """One bucket of gradients."""
@@ -286,11 +292,11 @@ class _Step:
         lay, c = self.lay, self.cluster
         boundary = self.one.tokens_sp * self.one.hidden * self.width
         shares = self.preset.scatter_gather_p2p and not lay.sp and lay.tp > 1
-        stage = lay.tp * lay.cp * lay.dp
+        stage = axis_of(lay, "pp")[1]
         found = []
-        ranks = [s.rank for s in self.stages]
+        ranks, held = [s.rank for s in self.stages], self._ranks_of_stages()
         for r, onward in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
-            pairs = ((r * stage + i, onward * stage + i) for i in range(stage))
+            pairs = zip(held[r], held[onward], strict=True)
             apart = any(a // c.gpus_per_node != b // c.gpus_per_node for a, b in pairs)
             sent = boundary / lay.tp if shares else boundary
             sent *= r != onward  # the turn of a V
@@ -471,11 +477,11 @@ class _Step:
         """All-reduce between the two ranks that hold the same stages, over the slowest of their pairs."""
         if self.schedule.directions == 1:
             return []
-        stage, gpn = self.lay.tp * self.lay.cp * self.lay.dp, self.cluster.gpus_per_node
+        gpn, held = self.cluster.gpus_per_node, self._ranks_of_stages()
         found = []
         for r, own in enumerate(nbytes):
             far = self.lay.pp - 1 - r
-            apart = any((r * stage + i) // gpn != (far * stage + i) // gpn for i in range(stage))
+            apart = any(a // gpn != b // gpn for a, b in zip(held[r], held[far], strict=True))
             found.append(collective(self.cluster, "all_reduce", own, 2, gpn if apart else 1))
         return found
 
@@ -484,8 +490,14 @@ class _Step:
             return 0.0
         lay, gpn = self.lay, self.cluster.gpus_per_node
         nbytes = self.vocab * self.model.hidden / lay.tp * self.grad
-        far = (lay.pp - 1) * lay.tp * lay.cp * lay.dp  # from a rank of the first stage to its peer of the last
-        return pair(self.cluster, "all_reduce", nbytes, far >= gpn, lay.tp * lay.cp * lay.dp)
+        held = self._ranks_of_stages()
+        apart = any(a // gpn != b // gpn for a, b in zip(held[0], held[-1], strict=True))
+        return pair(self.cluster, "all_reduce", nbytes, apart, axis_of(lay, "pp")[1])
+
+    def _ranks_of_stages(self) -> list[list[int]]:
+        """World ranks of every pipeline rank, in their order."""
+        grid = places(self.lay)
+        return [[rank for rank, at in enumerate(grid) if at["pp"] == p] for p in range(self.lay.pp)]
 
 
 def mixing_flops(layer: DecoderLayer, length: float) -> float:
