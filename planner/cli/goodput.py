@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hwmodels.errors import Fault, InputError
+from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner.cli import inputs
 from planner.cli import inputs_layout as lay
 
@@ -102,8 +102,10 @@ def goodput(
     replications: Replications = 20,
     seed: Seed = 0,
     json: inputs.JsonFlag = False,
-) -> None:
-    """Goodput of a plan by the closed form and by simulation, with its best checkpoint interval."""
+) -> int:
+    """Goodput of a plan by the closed form and by simulation, with its best interval; 3 where it does not fit."""
+    from planner.cli.output import note
+    from planner.cli.predict import too_small
     from planner.cli.show_goodput import Costs, content, show
     from planner.goodput import assess
     from planner.predict import predict
@@ -127,7 +129,10 @@ def goodput(
         raise InputError(faults)
     case = _case(source, cluster)
     case = replace(case, cluster=_changed(case.cluster, changes))
-    step = predict(case.model, case.cluster, case.workload, case.layout)
+    step = predict(case.model, case.cluster, case.workload, case.layout, arrangement=case.arrangement)
+    short = too_small(step)
+    if short:
+        note(short)
     found = assess(
         case.model, case.cluster, case.workload, case.layout, step.step_s.mid, policy,
         interval_s=tau, days=days, replications=replications, seed=seed, token_bytes=token_bytes,
@@ -139,6 +144,7 @@ def goodput(
         print_json(content(case, found, costs, policy))
     else:
         show(case, found, costs, policy)
+    return InfeasibleError.exit_code if short else 0
 
 
 def _or_fault(faults: list[Fault], build: Any) -> Any:

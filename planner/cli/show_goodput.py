@@ -85,6 +85,8 @@ def notes(case: Case, found: Assessment, policy: Policy) -> list[str]:
         f"restart: {policy.detect_s:g} s until a failure is noticed, {policy.reschedule_s:g} s to schedule, "
         f"{policy.warm_up_s:g} s of warm-up (assumed unless stated)"
     )
+    if len(cluster.pools) > 1:
+        said.append("pools: nodes of all pools are taken to fail, and to write, as those of the first")
     if policy.straggler_node_s < math.inf or (policy.elastic and spares is not None):
         said.append("closed form: stragglers and missing replicas enter by their means; the simulation plays them")
     said.append(EVIDENCE)

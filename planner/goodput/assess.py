@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,9 @@ WAIT = 0.001
 
 LONGEST_S = 1e12
 """Seconds between checkpoints of a job in which nothing fails: as good as none."""
+
+OF_A_CHECKPOINT = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "schedule", "stage_layers")
+"""Fields of a layout that its checkpoints, and so its goodput, depend on."""
 
 CURVE = tuple(2.0**k for k in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 """Intervals of a curve over the best one."""
@@ -90,13 +93,21 @@ def effective_seconds(
         None is the default.
     """
     policy = policy or Policy()
-    seconds = np.asarray(step_s, np.float64)
-    found = checkpoints(model, workload, cluster, layouts, preset or preset_of(workload), policy)
     reads = data_need(model, workload, cluster, layouts, np.ones(len(layouts))).read_s
-    seconds = np.maximum(seconds, reads)
-    good = np.zeros(len(layouts))
-    for at, job in jobs_of(cluster, layouts, found, policy):
-        good[at] = shares(job, np.clip(best_interval(job), seconds[at], LONGEST_S))["goodput"]
+    seconds = np.maximum(np.asarray(step_s, np.float64), reads)
+    first, same = layouts.distinct(OF_A_CHECKPOINT)
+    few = layouts.take(first)
+    found = checkpoints(model, workload, cluster, few, preset or preset_of(workload), policy)
+    good, place = np.zeros(len(layouts)), np.zeros(len(few), np.int64)
+    for at, job in jobs_of(cluster, few, found, policy):
+        place[at] = np.arange(len(at))
+        members = np.flatnonzero(np.isin(same, at))
+        kind = place[same[members]]
+        best = np.broadcast_to(best_interval(job), (len(at),))[kind]
+        here = replace(
+            job, blocked_s=job.blocked_s[kind], lag_s=job.lag_s[kind], restart_s=job.restart_s[kind]
+        )
+        good[members] = shares(here, np.clip(best, seconds[members], LONGEST_S))["goodput"]
     with np.errstate(divide="ignore"):
         return np.asarray(seconds / good)
 

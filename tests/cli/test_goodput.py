@@ -117,3 +117,11 @@ def test_a_copy_without_room_ends_with_3(call, plan: Path, tmp_path: Path) -> No
     path.write_text(text)
     found = call("goodput", plan, "--cluster", path, "--checkpoint", "async")
     assert found.code == 3 and "--checkpoint sync" in found.err
+
+
+def test_a_plan_that_does_not_fit_ends_with_3_and_says_so(call, tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    assert call("predict", "--model", "llama-3-70b", "--cluster", "dgx-h100:1", "--seq-len", "8192", "--gbs", "64",
+                "--tp", "8", "--out", path).code == 3  # fmt: skip
+    found = call("goodput", path, "--replications", "0")
+    assert found.code == 3 and "out of memory" in found.err and "goodput" in found.out
