@@ -71,7 +71,13 @@ def simulate_events(
     seconds = _node_seconds(dag, flat[0], jitter, stragglers or {}, seed)
     run = _Run(simpy.Environment(), dag, seconds, contention)
     run.env.run()
-    return Timing(run.start[None], run.end[None], run.end.max(keepdims=True))
+    start, end = np.empty(dag.n), np.empty(dag.n)
+    core = dag.n_core
+    start[:core], end[:core] = run.started, run.ended
+    if core < dag.n:
+        first = dag.pred_ptr[core]
+        end[core:] = start[core:] = np.maximum.reduceat(end[dag.pred[first:]], dag.pred_ptr[core:-1] - first)
+    return Timing(start[None], end[None], end.max(keepdims=True))
 
 
 def _faults(dag: Dag, flat: FloatArray, jitter: float, stragglers: Mapping[int, float]) -> list[Fault]:
@@ -110,37 +116,62 @@ def _node_seconds(
 
 
 class _Run:
-    """One simulation: the processes of all streams and what they record."""
+    """One simulation: the processes of all streams and what they record.
+
+    Core nodes alone are played: a marker (RECV, RESHARD) takes no time and holds nothing up, so it lies where the
+    last of its predecessors ended. A node's event is made when somebody has to wait for that node.
+    """
 
     def __init__(self, env: Environment, dag: Dag, seconds: FloatArray, contention: bool) -> None:
-        self.env, self.dag = env, dag
-        self.start, self.end = np.zeros(dag.n), np.zeros(dag.n)
+        self.env, self.n_core = env, dag.n_core
+        self.started, self.ended = [0.0] * dag.n_core, [math.nan] * dag.n_core
         self._seconds = seconds.tolist()
-        self._link = dag.link.tolist() if contention else [-1] * dag.n
+        self._awaited: dict[int, Event] = {}
         links = np.unique(dag.link[dag.link >= 0]).tolist() if contention else []
         self._links = {number: _FairLink(env) for number in links}
-        self._done = [env.event() for _ in range(dag.n_core)]  # nobody waits for a marker
+        self._link = [self._links.get(number) for number in dag.link.tolist()] if contention else [None] * dag.n
+        self._before = _foreign_predecessors(dag)
         for rank in range(dag.pp):
             for stream in range(len(STREAMS)):
                 nodes = dag.stream_nodes(rank, stream)
-                if len(nodes):
+                if len(nodes := nodes[nodes < dag.n_core]):
                     env.process(self._stream(nodes.tolist()))
 
     def _stream(self, nodes: list[int]) -> Generator[Event, object, None]:
-        env, done = self.env, self._done
+        env, started, ended, awaited = self.env, self.started, self.ended, self._awaited
+        links, all_seconds, all_before = self._link, self._seconds, self._before
         for node in nodes:
-            for before in self.dag.predecessors(node).tolist():
-                if not done[before].processed:
-                    yield done[before]
-            self.start[node] = env.now
-            link = self._links.get(self._link[node])
+            for before in all_before[node]:
+                if ended[before] != ended[before]:  # not a number yet: it runs, or has not begun
+                    event = awaited.get(before)
+                    if event is None:
+                        event = awaited[before] = env.event()
+                    yield event
+            started[node] = env.now
+            link, seconds = links[node], all_seconds[node]
             if link is not None:
-                yield link.transfer(self._seconds[node])
-            elif self._seconds[node] > 0:
-                yield env.timeout(self._seconds[node])
-            self.end[node] = env.now
-            if node < self.dag.n_core:
-                done[node].succeed()
+                yield link.transfer(seconds)
+            elif seconds > 0:
+                yield env.timeout(seconds)
+            ended[node] = env.now
+            event = awaited.pop(node, None)
+            if event is not None:
+                event.succeed()
+
+
+def _foreign_predecessors(dag: Dag) -> list[list[int]]:
+    """For each core node those it waits for on other streams; on its own it waits its turn."""
+    ptr = dag.pred_ptr[: dag.n_core + 1]
+    pred = dag.pred[: ptr[-1]]
+    target = np.repeat(np.arange(dag.n_core), np.diff(ptr))
+    stream = dag.rank * len(STREAMS) + dag.stream
+    foreign = stream[pred] != stream[target]
+    count = np.bincount(target[foreign], minlength=dag.n_core)
+    ends = np.cumsum(count)
+    flat, none = pred[foreign].tolist(), []  # type: list[int], list[int]
+    return [
+        flat[end - many : end] if many else none for many, end in zip(count.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 class _FairLink:
@@ -176,13 +207,15 @@ class _FairLink:
 
     def _schedule(self) -> None:
         self._plan += 1
-        if self._active:
-            # The transfer with least work left, the first come among equals.
-            first = min(self._active, key=self._active.__getitem__)
-            self._env.process(self._depart(self._plan, first, max(0.0, self._active[first] * len(self._active))))
+        if not self._active:
+            return
+        plan = self._plan
+        # The transfer with least work left, the first come among equals.
+        first = min(self._active, key=self._active.__getitem__)
+        wake = self._env.timeout(max(0.0, self._active[first] * len(self._active)))
+        wake.callbacks.append(lambda _: self._depart(plan, first))
 
-    def _depart(self, plan: int, done: Event, delay_s: float) -> Generator[Event, object, None]:
-        yield self._env.timeout(delay_s)
+    def _depart(self, plan: int, done: Event) -> None:
         if plan != self._plan:
             return
         self._advance()
