@@ -28,6 +28,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --disable-pip-version-check --progress-bar off -r requirements.lock
 	$(PY) -m pip install --disable-pip-version-check --progress-bar off --no-deps --no-build-isolation --editable .
+	$(PY) -m compileall -q hwmodels planner executor reports scenarios
 	@touch $@
 
 demo: $(STAMP)  ## measure this machine, search, run three plans for real, compare, report
@@ -58,9 +59,8 @@ validate: $(STAMP)  ## score the predictions against measurements (DATA=folder f
 	$(if $(wildcard $(KERNEL_DATA)/*_measured.csv),$(PY) -m hwmodels validate --data $(KERNEL_DATA) --by pool)
 	$(PY) -m planner validate $(DATA)
 
-bench: $(STAMP)  ## start-up and search times, plans predicted and run, kept in bench/history.jsonl
-	$(PY) bench/bench.py
-	$(PY) bench/run_plans.py
+bench: $(STAMP)  ## what searches and engines must reach, plans predicted and run, kept in bench/history.jsonl
+	$(PY) bench/bench.py; table=$$?; $(PY) bench/run_plans.py && exit $$table
 
 clean:  ## remove what was made here (not .venv)
 	rm -rf $(OUT) build dist .pytest_cache .hypothesis .ruff_cache .mypy_cache .import_linter_cache

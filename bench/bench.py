@@ -1,77 +1,144 @@
-"""``make bench``: seconds of whole processes, kept in bench/history.jsonl.
+"""``make bench``: what this project must reach, measured here and now, kept in bench/history.jsonl.
 
-Each figure is the median of five runs of a fresh process, wall clock. The first two commands
-measure the machine (start of Python; NumPy on top of it), so figures of different machines can
-be told apart: the ratios to them are printed and kept as well.
+Every figure is the median of five runs of a fresh process. Beside it stand the medians of three fixed commands run in
+turn with it (start of Python, ``import numpy``, a NumPy loop), the peak resident memory, the target, and whether
+it was reached. A row whose scenario or script is not there is ``missing``; missed and missing rows end with exit 1.
+
+    python bench/bench.py [--runs N] [--only NAME]... [--keep FILE]
 """
 
 from __future__ import annotations
 
+import argparse
+import compileall
 import datetime
 import json
+import math
 import os
 import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from processes import ROOT, Run, run
+from rows import BASE, GROWTH, GROWTH_SLACK, Row, chosen, counted, search
+
 HISTORY = ROOT / "bench" / "history.jsonl"
-RUNS = 5
-COMMANDS: dict[str, list[str]] = {
-    "python": ["-c", "pass"],
-    "numpy": ["-c", "import numpy"],
-    "help": ["-m", "planner", "--help"],
-    "gemm_prices_2m": ["bench/gemm_prices.py", "1"],
-    "layouts_209k": ["bench/layouts.py", "1"],
-    "search_llama3_70b": ["-m", "planner", "search", "scenarios/llama3-70b-128xh100.yaml", "--json"],
-}
-LIMITS_S = {"help": 0.5, "gemm_prices_2m": 1.6, "layouts_209k": 8.0, "search_llama3_70b": 5.0}
+PACKAGES = ("hwmodels", "planner", "executor", "reports", "scenarios")
+HEAD = f"{'':26}{'median':>11}{'min':>9}{'max':>9}{'peak MiB':>10}{'numpy s':>9}{'loop s':>8}   target"
 
 
-def seconds_of(arguments: list[str]) -> list[float]:
-    """Wall seconds of `RUNS` runs, after one that warms the disk cache."""
-    found = []
-    for run in range(RUNS + 1):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-        seconds = time.perf_counter() - start
-        if done.returncode != 0:
-            print(f"python {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}", file=sys.stderr)
-            raise SystemExit(1)
-        if run:
-            found.append(seconds)
-    return found
+def measured(row: Row, runs: int) -> dict[str, Any]:
+    """Figures of one row, with those of the fixed commands in the same minutes.
+
+    Raises
+    ------
+    SystemExit
+        Where a process fails: there is nothing to measure then.
+    """
+    beside: dict[str, list[float]] = {base.name: [] for base in BASE}
+    found: list[float] = []
+    done: list[Run] = []
+    run(list(row.arguments))  # warms the disk cache
+    for _ in range(runs):
+        for base in BASE:
+            beside[base.name].append(run(list(base.arguments)).wall_s)
+        last = run(list(row.arguments))
+        if last.code != 0:
+            raise SystemExit(f"python {' '.join(row.arguments)} ended with {last.code}:\n{last.err}")
+        found.append(last.wall_s if row.figure is None else row.figure(last.out))
+        done.append(last)
+    counts = counted(done[-1].out) if row.counts else {}
+    median, peak = statistics.median(found), max(one.peak_bytes for one in done)
+    enough = all(counts[name] >= least for name, least in row.counts.items())
+    return {
+        "figure": median,
+        "unit": row.unit,
+        "min": min(found),
+        "max": max(found),
+        "peak_bytes": peak,
+        **{f"{name}_s": round(statistics.median(values), 4) for name, values in beside.items()},
+        **counts,
+        "target": row.target if math.isfinite(row.target) else None,
+        "ok": row.holds(median) and peak <= row.peak_bytes and enough,
+    }
+
+
+def growth(runs: int) -> dict[str, Any]:
+    """Time against the number of layouts: the search's own seconds on a part of a space and on all of it."""
+    name, small, full = GROWTH
+    found: dict[str, list[float]] = {"small": [], "full": []}
+    layouts: dict[str, int] = {}
+    for _ in range(runs):
+        for label, options in (("small", small), ("full", full)):
+            last = run(list(search(name, *options)))
+            if last.code != 0:
+                raise SystemExit(f"the search of {name} ended with {last.code}:\n{last.err}")
+            content = json.loads(last.out)
+            found[label].append(content["wall_s"])
+            layouts[label] = content["considered"]
+    seconds = {label: statistics.median(values) for label, values in found.items()}
+    times, more = seconds["full"] / seconds["small"], layouts["full"] / layouts["small"]
+    return {
+        "figure": times, "unit": "x", "layouts": layouts, "seconds": seconds, "target": round(more * GROWTH_SLACK, 3),
+        "ok": times <= more * GROWTH_SLACK,
+    }  # fmt: skip
+
+
+def shown(name: str, row: Row | None, found: dict[str, Any]) -> str:
+    """One line of the table."""
+    if "missing" in found:
+        return f"{name:26}{'missing':>11}   {found['missing']} is not there"
+    unit = found["unit"]
+    digits = 0 if found["figure"] >= 1000 else 3
+    figures = f"{found['figure']:>{11 - len(unit)},.{digits}f}{unit}"
+    verdict = "ok" if found["ok"] else "MISSED"
+    if row is None:
+        counts = " ".join(f"{label} {found['layouts'][label]:,} in {found['seconds'][label]:.2f} s;"
+                          for label in ("small", "full"))  # fmt: skip
+        return f"{name:26}{figures}   {counts} at most {found['target']:.2f}x: {verdict}"
+    figures += f"{found['min']:>9,.{digits}f}{found['max']:>9,.{digits}f}{found['peak_bytes'] / 2**20:>10,.0f}"
+    figures += f"{found['numpy_s']:>9.3f}{found['numpy_loop_s']:>8.3f}"
+    wanted = [] if found["target"] is None else [f"{'>=' if row.at_least else '<='} {row.target:,g} {row.unit}"]
+    wanted += [f"<= {row.peak_bytes / 2**20:,.0f} MiB"] if math.isfinite(row.peak_bytes) else []
+    wanted += [f"{found[count]:,} {count} (>= {least:,})" for count, least in row.counts.items()]
+    return f"{name:26}{figures}   {', '.join(wanted)}: {verdict}" if wanted else f"{name:26}{figures}"
 
 
 def main() -> int:
-    """Measure, print, append to the history; 1 when a limit is passed."""
-    medians: dict[str, float] = {}
-    print(f"{'':20}{'median':>9}{'min':>9}{'max':>9}{'/python':>9}{'/numpy':>9}   limit", flush=True)
-    for name, arguments in COMMANDS.items():
-        runs = seconds_of(arguments)
-        medians[name] = statistics.median(runs)
-        ratios = "".join(
-            f"{medians[name] / medians[base]:9.1f}" if base in medians else f"{'':9}" for base in ("python", "numpy")
-        )
-        limit = f"{LIMITS_S[name]:.1f} s" if name in LIMITS_S else ""
-        print(f"{name:20}{medians[name]:8.3f}s{min(runs):8.3f}s{max(runs):8.3f}s{ratios}   {limit}", flush=True)
+    """Measure, print, append to the history; 1 where a target is missed or a row cannot be run."""
+    options = argparse.ArgumentParser(description="Measure what this project must reach.")
+    options.add_argument("--runs", type=int, default=5, help="runs of each process (5)")
+    options.add_argument("--only", action="append", default=[], metavar="NAME", help="this row (repeatable)")
+    options.add_argument("--keep", type=Path, default=HISTORY, help="file that the figures are appended to")
+    given = options.parse_args()
+    for package in PACKAGES:  # as an installation does: nobody pays for compiling in every run
+        compileall.compile_dir(ROOT / package, quiet=2)
+    found: dict[str, dict[str, Any]] = {}
+    print(HEAD, flush=True)
+    for row in chosen(given.only):
+        absent = row.absent(ROOT)
+        found[row.name] = {"missing": absent, "ok": False} if absent else measured(row, given.runs)
+        print(shown(row.name, row, found[row.name]), flush=True)
+    if not given.only:
+        scenario = f"scenarios/{GROWTH[0]}.yaml"
+        there = (ROOT / scenario).exists()
+        found["growth"] = growth(given.runs) if there else {"missing": scenario, "ok": False}
+        print(shown("time against layouts", None, found["growth"]), flush=True)
     record = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "python": sys.version.split()[0],
         "cores": os.cpu_count(),
-        "seconds": {name: round(value, 4) for name, value in medians.items()},
-        "per_python": {name: round(value / medians["python"], 2) for name, value in medians.items()},
-        "per_numpy": {name: round(value / medians["numpy"], 2) for name, value in medians.items()},
+        "runs": given.runs,
+        "rows": found,
     }
-    with HISTORY.open("a", encoding="utf-8") as stream:
+    with given.keep.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(record) + "\n")
-    print(f"kept in {HISTORY.relative_to(ROOT)}")
-    over = [name for name, limit in LIMITS_S.items() if medians[name] > limit]
-    for name in over:
-        print(f"{name}: {medians[name]:.2f} s is over its limit of {LIMITS_S[name]:.1f} s", file=sys.stderr)
-    return 1 if over else 0
+    print(f"kept in {given.keep}")
+    failed = [name for name, one in found.items() if not one["ok"]]
+    if failed:
+        print(f"missed or missing: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
