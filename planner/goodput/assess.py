@@ -34,7 +34,7 @@ WAIT = 0.001
 LONGEST_S = 1e12
 """Seconds between checkpoints of a job in which nothing fails: as good as none."""
 
-OF_A_CHECKPOINT = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "schedule", "stage_layers")
+OF_A_CHECKPOINT = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp", "schedule", "stage_layers", "order")
 """Fields of a layout that its checkpoints, and so its goodput, depend on."""
 
 CURVE = tuple(2.0**k for k in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))

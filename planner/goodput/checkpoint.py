@@ -21,6 +21,7 @@ from planner.elements import Elements, stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.goodput.policy import Policy
 from planner.layout import SCHEDULES, LayoutBatch
+from planner.layout.axes import shape
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.schedule import get as get_schedule
@@ -87,8 +88,8 @@ def checkpoints(
     first, same = layouts.distinct(("pp", "vpp", "schedule"))
     for i, f in enumerate(first):
         at = np.flatnonzero(same == i)
-        shape = int(layouts.pp[f]), int(layouts.vpp[f]), SCHEDULES[int(layouts.schedule[f])]
-        for name, value in _sizes(model, workload, layouts.take(at), preset, cluster.gpus_per_node, policy, *shape):
+        alike = int(layouts.pp[f]), int(layouts.vpp[f]), SCHEDULES[int(layouts.schedule[f])]
+        for name, value in _sizes(model, workload, layouts.take(at), preset, cluster.gpus_per_node, policy, *alike):
             sizes[name][at] = value
     storage, host = storage_of(cluster), hosts.of(cluster)
     inter, ports = cluster.fabric.inter, cluster.fabric.ports_per_node
@@ -154,9 +155,11 @@ def _sizes(
     read_total = (total + frozen).sum(axis=1)
     read_node = (rank + sum((part / n for part, n in zip(base, same, strict=True)), np.zeros(()))) * here
     if not policy.sharded:
-        # Ranks run through tp, then cp and dp, then pp: so many of a node belong to the replica that writes.
+        # Of the replica that writes, so many ranks lie in one node.
+        stages = shape(layouts, "pp", gpus_per_node).ranks_per_node
         writers = [
-            np.minimum(s, here) * np.maximum(here // (s * n), 1.0) for s, n in zip(shards, same, strict=True)
+            np.minimum(column(shape(layouts, axis, gpus_per_node).ranks_per_node * stages), here)
+            for axis in ("tp", "ep_etp")
         ]
         rank = whole[0] + whole[1]
         node = whole[0] * writers[0] + whole[1] * writers[1]

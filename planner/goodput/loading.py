@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.reliability import storage_of
 from planner.layout import LayoutBatch
+from planner.layout.axes import shape
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 
@@ -70,7 +71,7 @@ def data_need(
     each, storage = sequence_bytes(model, workload, token_bytes), storage_of(cluster)
     seconds = np.asarray(step_s, np.float64)
     total = np.full(len(layouts), workload.gbs * each)
-    readers = np.minimum(layouts.dp, np.maximum(cluster.gpus_per_node // (layouts.tp * layouts.cp), 1))
+    readers = shape(layouts, "dp", cluster.gpus_per_node).ranks_per_node
     node = total / layouts.dp * readers
     read_s = np.maximum(total / storage.read_total, node / storage.read_per_node) + storage.latency_s
     return DataNeed(each, total / seconds, node / seconds, np.asarray(read_s))

@@ -173,7 +173,9 @@ class _Run:
         self.failures = 0
         self.ledger = Ledger(interval_s, self.blocked, self.lag, self.seconds)
         self.fuse = _Fuse(job.components, job.weibull_shape, random)
-        self.away = 0  # nodes in repair
+        # Without stragglers and replicas to grow by, nothing but a failure interrupts training.
+        self._interrupted = bool(job.dp) or (job.straggler_rate > 0.0 and job.straggler_factor > 1.0)
+        self.away = 0  # nodes in repair, where spares are counted
         self.running = job.dp
         self.slow = 0  # stragglers among the nodes of the job
         self.found = 0  # those of them that are known
@@ -239,6 +241,9 @@ class _Run:
             if math.isinf(self.fuse.left):
                 yield self._change
                 failed = False
+            elif not self._interrupted:
+                yield self.env.timeout(self.fuse.left)
+                failed = True
             else:
                 end = self.env.timeout(self.fuse.left)
                 yield end | self._change
@@ -288,6 +293,8 @@ class _Run:
         self.ledger.pace(slow, self.job.dp / self.running if self.job.dp and self.running else 1.0)
 
     def _take_out(self) -> None:
+        if self.job.spares is None:
+            return
         self.away += 1
         self.env.process(self._repair())
 

@@ -99,6 +99,14 @@ def test_data_of_a_step_by_hand() -> None:
     assert need.read_s == pytest.approx([0.25 + total / 1e9] * 2)
 
 
+def test_readers_of_a_node_follow_the_order_of_the_axes() -> None:
+    model, cluster, work = case()
+    # tp4 pp2 dp16: two dp ranks beside each other in a node, or a whole pipeline of one
+    layouts = LayoutBatch.of([Layout(tp=4, pp=2, dp=16), Layout(tp=4, pp=2, dp=16, order="tp-cp-pp-dp")])
+    need = data_need(model, work, cluster, layouts, [10.0, 10.0])
+    assert need.node_bytes_per_s * 10.0 == pytest.approx([512 * 32768.0 / 8, 512 * 32768.0 / 16])
+
+
 def test_bytes_of_a_sequence() -> None:
     small, _ = models.load("gpt2")
     assert sequence_bytes(small, Workload(1024, 8)) == 2048.0  # 50,257 words: two bytes
