@@ -182,6 +182,10 @@ class FrameworkPreset(MoeSwitches):
         the last product of a dense layer is not run again.
     recomputes : tuple of str
         Kinds of recomputation that it has (`planner.layout.recompute`).
+    uneven_stages : bool
+        Takes any number of layers for each virtual stage; False: the split of the default rule alone.
+    recompute_by_stage : bool
+        Takes another number of recomputed layers for every virtual stage; False: one number for all.
     shard_copies : bool
         ZeRO-3: gathered buffers are copied out to parameters that lie apart, and gradients into the buffer that is
         reduced (`planner.shard_copies`).
@@ -333,6 +337,8 @@ class FrameworkPreset(MoeSwitches):
     norm_in_linear: bool = False
     recompute_stops_early: bool = False
     recomputes: tuple[str, ...] = RECOMPUTES
+    uneven_stages: bool = True
+    recompute_by_stage: bool = False
     shard_copies: bool = False
     flat_parameters: bool = False
     apart_gradients: bool = False

@@ -18,6 +18,7 @@ _DEEPSPEED = FrameworkPreset(
     pipeline_communicators=5,
     main_grad_buffer=True,
     recomputes=MEGATRON_RECOMPUTES,
+    uneven_stages=False,
     pipeline_zero_max=1,
     grad_dtype="same",
     zero_stage=1,

@@ -8,6 +8,7 @@ PRESETS = (
     FrameworkPreset(
         name="generic",
         reduce_each_microbatch=True,
+        recompute_by_stage=True,
         schedules=(*TORCH_SCHEDULES, "dualpipe"),
         quantised_params=("delayed", "current", "block", "mx"),
         quantised_tp_gather=True,

@@ -56,6 +56,7 @@ _MEGATRON_2021 = FrameworkPreset(
     logs_memory="allocated",
     main_grad_buffer=True,
     recomputes=MEGATRON_RECOMPUTES,
+    uneven_stages=False,
     prefetch_params=False,
     interleaved_rounds="pp",
     cp_kinds=(),

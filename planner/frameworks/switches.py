@@ -24,7 +24,7 @@ Switches = tuple[tuple[str, str], ...]
 _FIXED = frozenset(
     {"name", "notes", "source", "kernel_s", "microbatch_s", "step_s", "scalings", "quantised_params", "zero_stages",
      "schedules", "searched_schedules", "zero_stage", "recomputes", "cp_kind", "cp_kinds",
-     "selective"}
+     "selective", "uneven_stages", "recompute_by_stage"}
 )  # fmt: skip
 """What makes a preset the preset it is, what a layout states, and fitted host constants: no switch."""
 

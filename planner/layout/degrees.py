@@ -174,7 +174,7 @@ class Layout:
             parts.append(f"reshard-{self.reshard}")
         parts.append(f"mbs{self.mbs}")
         if self.recompute != "none":
-            numbers = ",".join(map(str, self.recompute_layers))
+            numbers = split_text(self.recompute_layers)
             parts.append(" ".join(filter(None, (self.recompute, "+".join(self.recompute_modules), numbers))))
         parts += [f"{what} {amount} on host" for what in ("optimizer", "parameters", "activations")
                   if (amount := getattr(self, f"offload_{what}"))]  # fmt: skip

@@ -19,6 +19,7 @@ from planner.layout import (
     precision_rules,
     recompute_rules,
     sharding_rules,
+    stage_rules,
 )
 from planner.layout.degrees import (
     SCHEDULES,
@@ -362,6 +363,7 @@ RULES: tuple[Rule, ...] = (
         explain_split_recompute,
     ),
     *(Rule(*parts) for parts in (*recompute_rules.RULES, *offload_rules.RULES)),
+    *stage_rules.RULES,
     Rule(
         "framework-schedule",
         "The framework runs the pipeline schedule.",

@@ -14,8 +14,8 @@ from planner.layout import SCHEDULES, RuleContext, faults
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
-from planner.search.balance import with_balanced_stages
 from planner.search.space import Enumerated, Space, enumerate_layouts
+from planner.search.uneven import with_balanced_stages
 from planner.step.assemble import group_memory
 
 FloatArray = NDArray[np.float64]

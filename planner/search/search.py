@@ -21,10 +21,10 @@ from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
-from planner.search.balance import with_balanced_stages
 from planner.search.nearest import illegal, peak_bytes, too_large
 from planner.search.result import Row, SearchResult
 from planner.search.space import Space, enumerate_layouts
+from planner.search.uneven import with_balanced_stages
 from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
 
 FloatArray = NDArray[np.float64]

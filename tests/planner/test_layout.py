@@ -209,6 +209,13 @@ CASES = (
          Layout(dp=4, pp=2, order="tp-cp-pp-dp"), on(8, framework="megatron")),
     Case("order-groups", Layout(dp=2, pp=2, zero_stage=3, order="tp-cp-pp-dp"), "zero_stage=1",
          Layout(dp=2, pp=2, zero_stage=1, order="tp-cp-pp-dp"), on(4, framework="megatron")),
+    # Megatron-LM of 2022 divides the layers or refuses; recent ones have --pipeline-model-parallel-layout
+    Case("framework-stages", Layout(pp=2, stage_layers=(3, 1)), "stage_layers 2x2", Layout(pp=2, stage_layers=(2, 2)),
+         on(2, framework="megatron-2022")),
+    Case("framework-stages", Layout(pp=2, stage_layers=(3, 1)), "stage_layers 2x2", Layout(pp=2, stage_layers=(2, 2)),
+         on(2, framework="deepspeed")),
+    Case("framework-recompute-stages", Layout(pp=2, recompute="block", recompute_layers=(2, 1)), "recompute_layers 2",
+         Layout(pp=2, recompute="block", recompute_layers=(2,)), on(2, framework="megatron")),
     Case("offload-amounts", Layout(offload_optimizer=101), "0 to 100", Layout(offload_optimizer=100), on(1)),
     Case("offload-parameters", Layout(dp=2, zero_stage=2, offload_parameters=1), "zero_stage=3",
          Layout(dp=2, zero_stage=3, offload_parameters=1), on(2)),

@@ -16,8 +16,8 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.predict import predict
 from planner.search import Space, search
-from planner.search.balance import balanced
 from planner.search.space import enumerate_layouts
+from planner.search.uneven import balanced
 
 
 def slowest(costs: list[float], first: float, last: float, shares: tuple[int, ...]) -> float:

@@ -1,0 +1,6 @@
+"""Uneven stages: which layers each virtual stage holds and how many of them it recomputes."""
+
+from planner.search.uneven.candidates import balanced_candidates, joined, least_seconds
+from planner.search.uneven.plain import balanced, with_balanced_stages
+
+__all__ = ["balanced", "balanced_candidates", "joined", "least_seconds", "with_balanced_stages"]
