@@ -216,6 +216,21 @@ def _ranks(values: IntArray) -> tuple[IntArray, int]:
     return rank[values - low], int(rank[-1]) + 1
 
 
+def distinct_rows(columns: Sequence[IntArray], n: int) -> tuple[IntArray, IntArray]:
+    """Rows of n that differ in some of the columns (each ndarray (n,)): as `LayoutBatch.distinct`."""
+    number, size = np.zeros(n, dtype=np.int64), 1
+    for column in columns if n else ():
+        codes, k = _ranks(column)
+        if k > 1:
+            number, size = number * k + codes, size * k
+        if size > _DENSE * n + _SMALL:  # more numbers than a table is worth
+            number, size = _ranks(number)
+    first = np.full(size if n else 0, -1, dtype=np.int64)
+    first[number[::-1]] = np.arange(n)[::-1]  # of equal indices the last is written
+    used = first >= 0
+    return first[used], (np.cumsum(used) - 1)[number]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutBatch:
     """Many layouts as arrays of one shape (``()`` for a single one).
@@ -295,18 +310,7 @@ class LayoutBatch:
         inverse : ndarray (n,)
             Which of them each layout has.
         """
-        n = len(self)
-        number, size = np.zeros(n, dtype=np.int64), 1
-        for name in names if n else ():
-            codes, k = _ranks(np.asarray(getattr(self, name)))
-            if k > 1:
-                number, size = number * k + codes, size * k
-            if size > _DENSE * n + _SMALL:  # more numbers than a table is worth
-                number, size = _ranks(number)
-        first = np.full(size if n else 0, -1, dtype=np.int64)
-        first[number[::-1]] = np.arange(n)[::-1]  # of equal indices the last is written
-        used = first >= 0
-        return first[used], (np.cumsum(used) - 1)[number]
+        return distinct_rows([np.asarray(getattr(self, name)) for name in names], len(self))
 
     def layout(self, i: int) -> Layout:
         """The i-th layout as a `Layout`."""

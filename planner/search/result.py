@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from planner.frameworks.switches import described
 from planner.layout import Layout, split_text
+from planner.plan import Workload
 from planner.results import Step
 
 if TYPE_CHECKING:
@@ -14,13 +16,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One ranked layout; `rank` starts at 1."""
+    """One ranked layout.
+
+    Attributes
+    ----------
+    rank : int
+        From 1.
+    layout : Layout
+    step : Step
+    microbatches : int
+    workload : Workload
+        What this row trains in: its precision and switches are the search's own where it varies them.
+    pareto : bool
+        Whether no other row of the answer beats it in every objective (time and memory of a single one).
+    contended_s : float or None
+        Seconds of the event engine with contention for links, where it has played the row.
+    """
 
     rank: int
     layout: Layout
     step: Step
     microbatches: int
+    workload: Workload
     pareto: bool = False
+    contended_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +51,40 @@ class SearchResult:
     considered : int
         Distinct candidates enumerated.
     dropped : dict of str to int
-        Rule (or ``"memory"``, ``"constraint:…"``) -> candidates it dropped.
+        Rule (or ``"memory"``, ``"constraint:…"``) -> candidates it dropped; ``"bound"``: those that a bound kept out of
+        the answer before they were priced.
+    screened : int
+        Legal candidates, each with a lower bound of its time and its memory.
+    sized : int
+        Candidates whose memory was found on every rank.
     priced : int
-        Candidates whose time was priced and bounded.
+        Candidates that fit and whose step was priced whole.
     simulated : int
-        Candidates timed exactly.
+        Candidates timed exactly, by the max-plus engine.
+    contended : int
+        Rows played by the event engine with contention.
     wall_s : float
     rows : list of Row
         Best first.
     optimal : bool
         True where the order of `rows` is proven within the model: every candidate that was not
         timed has a lower bound above the worst row.
+    objectives : tuple of str
+        What the rows are ranked by; with several, the rows are their Pareto front.
     notes : list of str
     """
 
     considered: int
     dropped: dict[str, int]
+    screened: int
+    sized: int
     priced: int
     simulated: int
+    contended: int
     wall_s: float
     rows: list[Row]
     optimal: bool
+    objectives: tuple[str, ...] = ("step_time",)
     notes: list[str] = field(default_factory=list)
 
     def records(self) -> list[dict[str, Any]]:
@@ -64,10 +96,13 @@ class SearchResult:
                 {
                     "rank": row.rank,
                     **asdict(row.layout),
+                    "precision": row.workload.precision,
+                    "switches": dict(row.workload.switches),
                     "microbatches": row.microbatches,
                     "step_s": step.step_s.mid,
                     "step_low_s": step.step_s.low,
                     "step_high_s": step.step_s.high,
+                    "contended_s": row.contended_s,
                     "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
                     "mfu": step.mfu,
                     "usd_per_mtoken": step.usd_per_mtoken,
@@ -87,9 +122,13 @@ class SearchResult:
             "schema": 1,
             "considered": self.considered,
             "dropped": self.dropped,
+            "screened": self.screened,
+            "sized": self.sized,
             "priced": self.priced,
             "simulated": self.simulated,
+            "contended": self.contended,
             "wall_s": self.wall_s,
+            "objectives": list(self.objectives),
             "optimal": self.optimal,
             "notes": self.notes,
             "plans": self.records(),
@@ -101,7 +140,8 @@ class SearchResult:
 
         def flat(record: dict[str, Any]) -> dict[str, Any]:
             words = {name: split_text(record[name]) for name in ("stage_layers", "recompute_layers")}
-            return {**record, **words, "recompute_modules": "+".join(record["recompute_modules"])}
+            words |= {"recompute_modules": "+".join(record["recompute_modules"])}
+            return {**record, **words, "switches": described(tuple(record["switches"].items()))}
 
         return pandas.DataFrame([flat(record) for record in self.records()])
 

@@ -1,38 +1,37 @@
-"""search: enumerate, drop by rules and memory, price all, time the best exactly.
+"""search: lay out, drop by rules and bounds, price what is left best first, time the best exactly.
 
-The order of the answer is proven: candidates are timed in the order of their lower bounds,
-until every one that is left has a bound above the last row of the answer.
+The order of the answer is proven: candidates are looked at in the order of lower bounds of what they are ranked by,
+each bound closer than the one before (the screen over all, the priced step, the max-plus engine), until every one that
+is left has a bound above the last row of the answer, or behind the front.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import InputError
-from hwmodels.units import format_bytes
-from planner.evaluate import bounds, detail, exact_seconds
+from hwmodels.errors import Fault, InputError
 from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
-from planner.priced import PricedModel, price_model
-from planner.search.nearest import illegal, peak_bytes, too_large
+from planner.search.examine import Examiner, Timed
+from planner.search.nearest import illegal, too_large
+from planner.search.objective_base import BASIC, Constraint, Limit, Objective
+from planner.search.pool import Pool, pool_of
 from planner.search.result import Row, SearchResult
-from planner.search.space import Space, enumerate_layouts
-from planner.search.uneven import with_balanced_stages
-from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
+from planner.search.space import Space, closest, variants
+from planner.search.variant import Variant, variants_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "usd_per_mtoken")
+OBJECTIVES = tuple(BASIC)
 """All three order the layouts of one cluster and workload alike: by step time."""
-WAVE = 16
-"""Candidates that are timed together before the bound is looked at again."""
 Progress = Callable[[str], None]
 
 
@@ -42,9 +41,11 @@ def search(
     workload: Workload,
     space: Space | None = None,
     *,
-    objective: str = "step_time",
+    objective: str | Objective | Sequence[Objective] = "step_time",
     top: int = 10,
     memory_headroom: float = HEADROOM,
+    constraints: Sequence[Constraint] = (),
+    limits: Sequence[Limit] = (),
     progress: Progress | None = None,
 ) -> SearchResult:
     """Rank all legal layouts of a model on a cluster.
@@ -52,12 +53,17 @@ def search(
     Parameters
     ----------
     space : Space or None
-        Values to search for each field; None is the default space.
-    objective : {'step_time', 'tokens_per_s_per_gpu', 'usd_per_mtoken'}
+        Values to search for each field, precisions and switches; None is the default space.
+    objective : str, Objective or sequence of Objective
+        One gives the `top` best by it; several give their whole Pareto front.
     top : int
-        Rows of the answer.
+        Rows of the answer to one objective.
     memory_headroom : float
         Share of the device memory that must stay free.
+    constraints : sequence of Constraint
+        Conditions on fields, applied like rules.
+    limits : sequence of Limit
+        Conditions on metrics.
     progress : callable or None
         Told what happens, one line at a time.
 
@@ -68,43 +74,47 @@ def search(
     InfeasibleError
         When no layout is legal or none fits, with the binding constraint and the nearest miss.
     """
-    _check_arguments(objective, top, memory_headroom)
+    objectives = _objectives(objective)
+    _check_arguments(top, memory_headroom)
     tell = progress or (lambda _: None)
     start = time.perf_counter()
-    found = enumerate_layouts(space or Space(), model, cluster, workload)
-    tell(f"{found.considered} candidates, {len(found.layouts)} legal")
-    if not len(found.layouts):
-        raise illegal(model, workload, cluster, found)
-    priced = with_balanced_stages(price_model(model, workload, found.layouts, cluster))
-    fits = peak_bytes(priced) <= cluster.device.memory_bytes * (1.0 - memory_headroom)
-    dropped = dict(found.dropped)
-    if (~fits).any():
-        dropped["memory"] = int((~fits).sum())
-    tell(f"{int(fits.sum())} fit in {format_bytes(cluster.device.memory_bytes)} with {memory_headroom:.0%} headroom")
-    if not fits.any():
-        raise too_large(priced, space or Space(), memory_headroom)
-    groups = assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits))))
-    best, simulated, proven = _best(groups, top, tell)
-    rows = [_row(priced, groups[g], i, rank) for rank, (_, g, i) in enumerate(best, 1)]
-    rows = _mark_pareto(rows)
-    return SearchResult(
-        found.considered,
-        dropped,
-        int(fits.sum()),
-        simulated,
-        time.perf_counter() - start,
-        rows,
-        proven,
-        rows[0].step.notes,
+    space = space or Space()
+    capacity = cluster.device.memory_bytes * (1.0 - memory_headroom)
+    examiner = Examiner(cluster, objectives, tuple(limits), capacity, top)
+    pool, considered, dropped, found = _screened(
+        model, cluster, variants(space, workload), space, constraints, examiner
     )
+    tell(f"{considered:,} candidates, {sum(v.found.pairs for v in found):,} legal, {len(pool):,} could fit")
+    if not found:
+        near = closest(space, model, cluster, workload, constraints)
+        raise illegal(model, workload, cluster, considered, near)
+    screened = len(pool) + sum(dropped.get(name, 0) for name in ("memory", *(one.id for one in limits)))
+    while len(pool):
+        examiner.examine(found, *pool.open(examiner.ranking))
+    if not examiner.priced:
+        raise too_large(model, cluster, workload, space, constraints, memory_headroom)
+    tell(f"{examiner.priced:,} priced, {examiner.simulated:,} timed exactly; the others have bounds above the answer")
+    for name, count in (*examiner.dropped.items(), ("bound", pool.left)):
+        if count:
+            dropped[name] = dropped.get(name, 0) + count
+    rows = _rows(examiner, [entry for _, entry in examiner.ranking.rows()])
+    return SearchResult(
+        considered, dropped, screened, examiner.sized, examiner.priced, examiner.simulated, 0,
+        time.perf_counter() - start, rows, True, tuple(one.name for one in objectives), rows[0].step.notes,
+    )  # fmt: skip
 
 
-def _check_arguments(objective: str, top: int, memory_headroom: float) -> None:
-    from hwmodels.errors import Fault
+def _objectives(given: str | Objective | Sequence[Objective]) -> tuple[Objective, ...]:
+    """The objectives, those that follow from the step time by name."""
+    if isinstance(given, str):
+        if given not in BASIC:
+            raise InputError(Fault(f"objective {given!r} is unknown", "objective", "", " or ".join(BASIC)))
+        return (BASIC[given],)
+    return tuple(given) if isinstance(given, list | tuple) else (cast("Objective", given),)
 
+
+def _check_arguments(top: int, memory_headroom: float) -> None:
     faults = []
-    if objective not in OBJECTIVES:
-        faults.append(Fault(f"objective {objective!r} is unknown", "objective", "", " or ".join(OBJECTIVES)))
     if top < 1:
         faults.append(Fault(f"top is {top}", "top", "the answer has at least one row", "top=10"))
     if not 0.0 <= memory_headroom < 1.0:
@@ -115,45 +125,31 @@ def _check_arguments(objective: str, top: int, memory_headroom: float) -> None:
         raise InputError(faults)
 
 
-def _best(groups: list[Group], top: int, tell: Progress) -> tuple[list[tuple[float, int, int]], int, bool]:
-    """The `top` fastest of all groups: (seconds, group, position), how many were timed, proven.
-
-    Ties are ordered by the layout's position, so that equal inputs give equal answers.
-    """
-    bound = [bounds(g) for g in groups]
-    flat = np.concatenate(bound)
-    owner = np.concatenate([np.full(len(b), i) for i, b in enumerate(bound)])
-    inside = np.concatenate([np.arange(len(b)) for b in bound])
-    order = np.argsort(flat, kind="stable")
-    found: list[tuple[float, int, int, int]] = []
-    timed = 0
-    for begin in range(0, len(order), WAVE):
-        wave = order[begin : begin + WAVE]
-        if len(found) >= top and flat[wave[0]] > found[top - 1][0]:
-            tell(f"{timed} timed exactly; the other {len(order) - timed} have lower bounds above row {top}")
-            return [(s, g, i) for s, g, i, _ in found[:top]], timed, True
-        for g in np.unique(owner[wave]):
-            positions = inside[wave[owner[wave] == g]]
-            seconds = exact_seconds(groups[g], positions)
-            found += [
-                (float(s), int(g), int(i), int(groups[g].index[i])) for s, i in zip(seconds, positions, strict=True)
-            ]
-        timed += len(wave)
-        found.sort(key=lambda item: (item[0], item[3]))
-    tell(f"all {timed} timed exactly")
-    return [(s, g, i) for s, g, i, _ in found[:top]], timed, True
+def _screened(
+    model: ModelSpec, cluster: Cluster, workloads: Sequence[Workload], space: Space,
+    constraints: Sequence[Constraint], examiner: Examiner,
+) -> tuple[Pool, int, dict[str, int], list[Variant]]:  # fmt: skip
+    """What could be in the answer of all workloads, how many were considered and what was dropped."""
+    considered, dropped, found, pools = 0, dict[str, int](), list[Variant](), []
+    for _, laid, variant in variants_of(space, model, cluster, workloads, constraints):
+        considered += laid.considered
+        lost = laid.dropped
+        if variant is not None:
+            variant = replace(variant, number=len(found))
+            part = pool_of(variant, examiner.objectives, examiner.limits, examiner.capacity, lost)
+            found.append(variant)
+            pools.append(part)
+        for name, count in lost.items():
+            dropped[name] = dropped.get(name, 0) + count
+    return Pool.joined(pools, len(examiner.objectives)), considered, dropped, found
 
 
-def _row(priced: PricedModel, group: Group, position: int, rank: int) -> Row:
-    sized = group_memory(priced, group.index[[position]], group.pp, group.vpp, group.schedule)
-    step = detail(priced, group, position, sized)
-    return Row(rank, group.layouts.layout(position), step, int(group.microbatches[position]))
-
-
-def _mark_pareto(rows: list[Row]) -> list[Row]:
-    """Mark rows that no faster row beats in peak memory."""
-    least = float("inf")
-    marked = []
+def _rows(examiner: Examiner, timed: Sequence[Timed]) -> list[Row]:
+    """The rows of the answer, with the marks of those that no other beats."""
+    rows = [replace(examiner.row(one), rank=rank) for rank, one in enumerate(timed, 1)]
+    if len(examiner.objectives) > 1:
+        return [replace(row, pareto=True) for row in rows]
+    least, marked = float("inf"), []
     for row in rows:
         peak = max(m.peak_bytes for m in row.step.memory)
         marked.append(replace(row, pareto=peak < least))

@@ -1,124 +1,141 @@
-"""The space of layouts, enumerated as arrays, and the rules that drop candidates."""
+"""The space of layouts, laid out axis by axis, and the rules that drop candidates before they multiply.
+
+Two tables are grown: what a micro-batch and its pipeline do (`WORK`), and where the model's state lies (`STATE`) over
+each grid of ranks. A rule is applied as soon as the fields that it reads are laid out (`planner.layout.reads`), on
+their distinct combinations; a prefix that it drops counts as all candidates behind it. A candidate is a pair of rows
+of the two tables on the same grid: millions of them are never laid out field by field.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import Fault, InputError
-from planner.frameworks import of as preset_of
-from planner.layout import (
-    OPEN_CP_KINDS,
-    ORDERS,
-    RECOMPUTE,
-    RESHARDS,
-    SCHEDULES,
-    Layout,
-    LayoutBatch,
-    RuleContext,
-    check,
-    divisors,
-    is_even,
-    split_id,
-)
-from planner.layout.order_rules import first_alike
-from planner.layout.recompute import MODULES, SEARCHED, WHOLE_LAYERS, modules_code, parse_modules
-from planner.model.spec import ModelSpec, Moe
+from planner.layout import RULES, Layout, LayoutBatch, RuleContext, check
+from planner.layout.degrees import distinct_rows
+from planner.layout.reads import FIELDS, fields_read
+from planner.model.spec import ModelSpec
 from planner.plan import Workload
-from planner.schedule import get as get_schedule
+from planner.search.axes import CELL, STATE, WORK, Axis, axes_of
+from planner.search.objective_base import Constraint
+from planner.search.ranges import ANY_ORDER, MAX_MBS, MAX_VPP, OFFLOADS, Space, default_ranges, variants
 
-MAX_VPP = 8
-ANY_ORDER = "any"
-"""Stands for every order of the axes that the framework has."""
-OFFLOADS = ("offload_optimizer", "offload_parameters", "offload_activations")
-MAX_MBS = 16
+__all__ = [
+    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "Enumerated", "Space", "Survey", "default_ranges", "enumerate_layouts", "survey",
+    "variants",
+]  # fmt: skip
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Table = dict[str, IntArray]
+CHUNK = 400_000
+"""Candidates that are looked at together."""
+FEW = 512
+"""Rows that a rule is asked about one by one."""
+MOST_CLOSE = 100_000
+"""Candidates among which the one closest to legal is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
-    """Values that each field of a layout may take; an empty tuple means the default range.
+class Test:
+    """A rule or a constraint with the searched fields that it reads."""
+
+    id: str
+    rule: Constraint
+    reads: frozenset[str]
+
+    def holds(self, batch: LayoutBatch, context: RuleContext) -> BoolArray | None:
+        """True where layouts keep it, found on the distinct combinations of what it reads; None: all keep it."""
+        n = len(batch)
+        inverse = None
+        if n > FEW:
+            first, inverse = batch.distinct([name for name in FIELDS if name in self.reads])
+            batch = batch.take(first)
+        with np.errstate(divide="ignore"):
+            held = np.asarray(self.rule.holds(batch, context))
+        if held.all():
+            return None
+        held = np.broadcast_to(held, (len(batch),))
+        return held if inverse is None else np.asarray(held[inverse])
+
+
+@dataclass(slots=True, eq=False)
+class Survey:
+    """The legal candidates of a space as two tables, and what became of the others.
 
     Attributes
     ----------
-    tp, sp, cp, pp, vpp, dp, ep, etp, zero_stage, fsdp, mbs : tuple of int
-    recompute, schedule, cp_kind, reshard : tuple of str
-    order : tuple of str
-        Of `planner.layout.ORDERS`; ``"any"``: all that the framework has.
-    recompute_modules : tuple of str
-        Sets of modules such as ``"layernorm+moe_act"``, for the selective policies.
-    recompute_layers : tuple of int
-        Layers of a chunk, of a block, or the frequency, on every virtual stage; 0 is the default.
-    offload_optimizer, offload_parameters, offload_activations : tuple of int
-        As in `planner.layout.Layout`; 0 unless given.
-    cp_ulysses : tuple of int
+    context : RuleContext
+    work, state : dict of str to ndarray
+        Fields of `WORK` (n rows) and of `STATE` over `CELL` (k rows), both ordered by cell.
+    work_cell, state_cell : ndarray (cells + 1,)
+        Where the rows of each grid of ranks begin.
+    crossed : list of (id, ndarray (n,), ndarray (k,), ndarray)
+        Rules that read fields of both: the class of each row, and whether each pair of classes keeps it.
+    considered : int
+    dropped : dict of str to int
+        Of `crossed` rules what has been looked at so far.
     """
 
-    tp: tuple[int, ...] = ()
-    sp: tuple[int, ...] = ()
-    cp: tuple[int, ...] = ()
-    pp: tuple[int, ...] = ()
-    vpp: tuple[int, ...] = ()
-    dp: tuple[int, ...] = ()
-    ep: tuple[int, ...] = ()
-    etp: tuple[int, ...] = ()
-    zero_stage: tuple[int, ...] = ()
-    fsdp: tuple[int, ...] = ()
-    mbs: tuple[int, ...] = ()
-    recompute: tuple[str, ...] = ()
-    schedule: tuple[str, ...] = ()
-    recompute_modules: tuple[str, ...] = ()
-    recompute_layers: tuple[int, ...] = ()
-    offload_optimizer: tuple[int, ...] = ()
-    offload_parameters: tuple[int, ...] = ()
-    offload_activations: tuple[int, ...] = ()
-    cp_kind: tuple[str, ...] = ()
-    cp_ulysses: tuple[int, ...] = ()
-    reshard: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
+    context: RuleContext
+    work: Table
+    state: Table
+    work_cell: IntArray
+    state_cell: IntArray
+    crossed: list[tuple[str, IntArray, IntArray, BoolArray]]
+    considered: int
+    dropped: dict[str, int] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, ranges: Mapping[str, Sequence[int] | Sequence[str]]) -> Space:
-        """From a mapping; unknown fields and values are one `InputError` with all faults."""
-        known = {f.name for f in fields(cls)}
-        faults = [
-            Fault(f"unknown field {name!r}", "search", "", "one of " + ", ".join(sorted(known)))
-            for name in ranges
-            if name not in known
-        ]
-        known_words = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS,
-                       "order": (*ORDERS, ANY_ORDER)}  # fmt: skip
-        for name, allowed in known_words.items():
-            bad = [v for v in ranges.get(name, ()) if v not in allowed]
-            fix = " or ".join(filter(None, allowed))
-            faults += [Fault(f"{name} {v!r} is unknown", f"search.{name}", "", fix) for v in bad]
-        for text in ranges.get("recompute_modules", ()):
-            words = str(text).split("+")
-            if any(word not in MODULES for word in words):
-                fix = "modules with plus signs between: " + ", ".join(MODULES)
-                faults.append(Fault(f"recompute_modules {text!r} is unknown", "search.recompute_modules", "", fix))
-        for name in known - known_words.keys() - {"recompute_modules"}:
-            least = 0 if name in (*OFFLOADS, "sp", "zero_stage", "fsdp", "recompute_layers", "cp_ulysses") else 1
-            most = {"sp": 1, "zero_stage": 3}.get(name)
-            for v in ranges.get(name, ()):
-                if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):
-                    fix = f"{least} to {most}" if most is not None else f"{least} or more"
-                    why = "whole numbers in this range are searched"
-                    faults.append(Fault(f"{name} is {v!r}", f"search.{name}", why, fix))
-        if faults:
-            raise InputError(faults)
-        return cls(**{name: tuple(values) for name, values in ranges.items()})  # type: ignore[arg-type]
+    @property
+    def pairs(self) -> int:
+        """Candidates that the rules of either table leave."""
+        return int((np.diff(self.work_cell) * np.diff(self.state_cell)).sum())
+
+    def chunks(self, most: int = CHUNK) -> Iterator[tuple[IntArray, IntArray]]:
+        """Rows of work and of state of every legal candidate, about `most` at a time; counts what is dropped."""
+        works, states = np.diff(self.work_cell), np.diff(self.state_cell)
+        sizes = works * states
+        cells = np.flatnonzero(sizes)
+        if not len(cells):
+            return
+        turn = (np.cumsum(sizes[cells]) - sizes[cells]) // most
+        for part in np.split(cells, np.flatnonzero(np.diff(turn)) + 1):
+            rows = np.concatenate([np.arange(self.work_cell[c], self.work_cell[c + 1]) for c in part])
+            each = np.repeat(states[part], works[part])  # states of every such row
+            work = np.repeat(rows, each)
+            begin = np.repeat(self.state_cell[part], works[part])
+            inside = np.arange(len(work)) - np.repeat(np.cumsum(each) - each, each)
+            state = np.repeat(begin, each) + inside
+            yield self._legal(work, state)
+
+    def _legal(self, work: IntArray, state: IntArray) -> tuple[IntArray, IntArray]:
+        """Those of the pairs that keep the rules which read fields of both tables."""
+        for id_, of_work, of_state, kept in self.crossed:
+            holds = kept[of_work[work], of_state[state]]
+            if not holds.all():
+                self.dropped[id_] = self.dropped.get(id_, 0) + int((~holds).sum())
+                work, state = work[holds], state[holds]
+        return work, state
+
+    def layouts(self, work: IntArray, state: IntArray) -> LayoutBatch:
+        """The candidates of these rows, field by field."""
+        columns = {name: self.field(name, work, state) for name in (*WORK, *STATE)}
+        return LayoutBatch.filled(columns)
+
+    def field(self, name: str, work: IntArray, state: IntArray) -> IntArray:
+        """One field of the candidates of these rows."""
+        return np.asarray(self.work[name][work] if name in self.work else self.state[name][state], dtype=np.int64)
 
 
 @dataclass(slots=True)
 class Enumerated:
     """Legal layouts, how many were considered, and how many each rule dropped.
 
-    `dropped` counts a candidate under the first rule that it breaks; `closest` is one of those
-    that break the fewest, where none is legal.
+    `dropped` counts a candidate under the first rule that it breaks, in the order in which the fields of the rules
+    are laid out; `closest` is one of those that break the fewest, where none is legal.
     """
 
     layouts: LayoutBatch
@@ -127,165 +144,166 @@ class Enumerated:
     closest: Layout | None = None
 
 
-def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str, tuple[int, ...]]:
-    """The ranges that are searched where `space` leaves a field open.
+def enumerate_layouts(
+    space: Space, model: ModelSpec, cluster: Cluster, workload: Workload, constraints: Sequence[Constraint] = ()
+) -> Enumerated:
+    """All legal layouts of the space, field by field; precision and switches are those of the workload."""
+    found = survey(space, model, cluster, workload, constraints)
+    parts = list(found.chunks())
+    if parts:
+        work, state = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    else:
+        work = state = np.zeros(0, dtype=np.int64)
+    near = None if len(work) else closest(space, model, cluster, workload, constraints)
+    return Enumerated(found.layouts(work, state), found.considered, found.dropped, near)
 
-    tp: divisors of the attention heads up to a node (or 2 nodes' worth is never chosen
-    silently); pp: divisors of the ranks that give even stages with some vpp, or all of them where
-    none but 1 does; vpp up to 8; ep: divisors of the experts; cp 1;
-    etp 1; every ZeRO stage of the framework; mbs: powers of two up to 16.
+
+def tests_of(context: RuleContext, constraints: Sequence[Constraint], searched: frozenset[str]) -> list[Test]:
+    """Every rule and constraint with the searched fields that it reads in this context."""
+    tests = [Test(rule.id, rule, fields_read(rule.holds, context) & searched) for rule in RULES]
+    return tests + [Test(one.id, one, fields_read(one.holds, context) & searched) for one in constraints]
+
+
+def survey(
+    space: Space, model: ModelSpec, cluster: Cluster, workload: Workload, constraints: Sequence[Constraint] = ()
+) -> Survey:
+    """The candidates of the space, checked by every rule of `planner.layout` and by `constraints`.
+
+    A candidate is one distinct combination; those whose tp·cp·pp does not divide the world count as dropped by
+    ``world-product``.
     """
-    world = cluster.n_ranks
-    heads = min(model.tensor_counts())
-    experts = [layer.ffn.n_experts for layer in model.layers if isinstance(layer.ffn, Moe)]
-    powers = tuple(2**i for i in range(MAX_MBS.bit_length()))
-    defaults: dict[str, tuple[int, ...]] = {
-        "tp": tuple(d for d in divisors(heads, cluster.gpus_per_node) if world % d == 0),
-        "sp": (0, 1),
-        "cp": (1,),
-        "pp": _pipelines(divisors(world, model.n_layers), model.n_layers, space.vpp or range(1, MAX_VPP + 1)),
-        "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
-        "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
-        "etp": (1,),
-        "zero_stage": preset_of(workload).zero_stages,
-        "fsdp": (0,),
-        "mbs": tuple(m for m in powers if m <= workload.gbs),
-        **dict.fromkeys(OFFLOADS, (0,)),
-    }
-    return {name: tuple(getattr(space, name)) or values for name, values in defaults.items()}
-
-
-def _pipelines(pps: Sequence[int], n_layers: int, vpps: Sequence[int]) -> tuple[int, ...]:
-    """Those with even stages for some vpp; all of them where that leaves no pipeline (61 layers on 2^n ranks)."""
-    even = tuple(pp for pp in pps if any(is_even(n_layers, pp * vpp) for vpp in vpps))
-    return even if max(even, default=1) > 1 else tuple(pps)
-
-
-def enumerate_layouts(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) -> Enumerated:
-    """All candidates of the space as arrays, checked by every rule of `planner.layout`.
-
-    dp follows from the world size, and the schedule from vpp unless it is given; open schedules are
-    those that the framework preset has searched. A pp with an open vpp takes those that give every stage an equal share
-    (`planner.layout.is_even`), and all of them where none does. A candidate is one distinct
-    combination; those whose tp·cp·pp does not divide the world count as dropped by ``world-product``.
-    """
-    ranges = default_ranges(space, model, cluster, workload)
-    world = cluster.n_ranks
-    schedules = tuple(space.schedule) or tuple(sorted(preset_of(workload).searched_schedules))
-    names = ("tp", "sp", "cp", "pp", "vpp", "ep", "etp", "zero_stage", "fsdp", "mbs", *OFFLOADS)
-    axes = [np.asarray(ranges[n], dtype=np.int64) for n in names]
-    sets = [parse_modules(text, "search.recompute_modules") for text in space.recompute_modules] or [()]
-    numbers = [(n,) if n else () for n in space.recompute_layers] or [()]
-    axes.append(np.asarray([RECOMPUTE.index(r) for r in (space.recompute or SEARCHED)], dtype=np.int64))
-    axes.append(np.asarray([modules_code(modules) for modules in sets], dtype=np.int64))
-    axes.append(np.asarray([split_id(number) for number in numbers], dtype=np.int64))
-    axes.append(np.asarray([SCHEDULES.index(s) for s in schedules], dtype=np.int64))
-    axes += [np.asarray(values, dtype=np.int64) for values in _kinds(space, ranges["cp"])]
-    axes.append(np.asarray([RESHARDS.index(word) for word in (space.reshard or RESHARDS[:1])], dtype=np.int64))
-    orders = ORDERS[:1] if not space.order else space.order
-    if ANY_ORDER in orders:
-        orders = preset_of(workload).orders
-    codes = np.asarray(sorted({ORDERS.index(word) for word in orders}), dtype=np.int64)
-    axes.append(codes)
-    even = None if space.vpp else _even(model.n_layers, ranges["pp"], ranges["vpp"])
-    policies = ("recompute", "recompute_modules", "recompute_layers", "schedule", "cp_kind", "cp_ulysses", "reshard",
-                "order")  # fmt: skip
-    grid = _grid(axes, [*names, *policies], even)
-    rest = grid["tp"] * grid["cp"] * grid["pp"]
-    grid["dp"] = np.maximum(world // rest, 1)
-    layouts = LayoutBatch.filled(grid)
-    if len(codes) > 1:
-        layouts = layouts.take(first_alike(layouts, codes))
-    if space.dp:
-        layouts = layouts.take(np.isin(layouts.dp, space.dp))
-    context = RuleContext.of(model, workload, world)
-    kept = check(layouts, context)
-    alive = np.ones(len(layouts), dtype=np.bool_)
+    work_axes, state_axes = axes_of(space, model, cluster, workload)
+    axes = [*work_axes, *state_axes]
+    context = RuleContext.of(model, workload, cluster.n_ranks)
+    tests = tests_of(context, constraints, frozenset(axis.name for axis in axes))
+    behind = _Behind(axes)
+    considered = behind.count(0, {}, 1)[0]
     dropped: dict[str, int] = {}
-    for rule, holds in kept.items():
-        fails = alive & ~holds
-        if fails.any():
-            dropped[rule] = int(fails.sum())
-            alive &= holds
-    closest = None
-    if not alive.any() and len(layouts):
-        broken = np.sum([~holds for holds in kept.values()], axis=0)
-        closest = layouts.layout(int(np.argmin(broken)))
-    return Enumerated(layouts.take(alive), len(layouts), dropped, closest)
+    of_work = [test for test in tests if test.reads <= set(WORK)]
+    work, n = _grown({}, 1, work_axes, of_work, context, behind, dropped, lambda _: None)
+    order = np.lexsort([work[name] for name in reversed(CELL)])
+    cells = np.stack([work[name][order] for name in CELL], axis=1)
+    new = np.flatnonzero(np.any(cells[1:] != cells[:-1], axis=1)) + 1
+    begins = np.concatenate([[0], new, [n]]) if n else np.zeros(1, dtype=np.int64)
+    work = {name: column[order] for name, column in work.items()}
+    grids = {name: work[name][begins[:-1]] for name in CELL}
+    grids["cell"] = np.arange(len(begins) - 1)
+    works = np.diff(begins)
+    of_state = [test for test in tests if test not in of_work and test.reads <= {*CELL, *STATE}]
+    state, k = _grown(
+        grids, len(works), state_axes, of_state, context, behind, dropped, lambda table: works[table["cell"]],
+        len(work_axes),
+    )  # fmt: skip
+    ends = np.concatenate([[0], np.cumsum(np.bincount(state["cell"], minlength=len(works)))]).astype(np.int64)
+    crossed = [_crossed(test, work, n, state, k, context) for test in tests if test not in of_work + of_state]
+    return Survey(
+        context, work, {name: state[name] for name in STATE}, begins, ends, crossed, int(considered), dropped
+    )
 
 
-def _kinds(space: Space, cps: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Codes of the kinds of context parallelism, and inner degrees; the framework's kind where none is given.
+def _grown(
+    table: Table, n: int, axes: Sequence[Axis], tests: Sequence[Test], context: RuleContext, behind: _Behind,
+    dropped: dict[str, int], times: object, begin: int = 0,
+) -> tuple[Table, int]:  # fmt: skip
+    """Lay out axes over a table, and apply each test as soon as what it reads is there."""
+    left = list(tests)
+    for i, axis in enumerate(axes, begin):
+        parent, own = _laid(table, n, axis)
+        table = {name: column[parent] for name, column in table.items()} | {axis.name: own}
+        n = len(own)
+        ready = [test for test in left if test.reads <= table.keys()]
+        left = [test for test in left if test not in ready]
+        batch = LayoutBatch.filled({name: column for name, column in table.items() if name != "cell"})
+        for test in ready:
+            holds = test.holds(batch, context)
+            if holds is None:
+                continue
+            lost = {name: column[~holds] for name, column in table.items()}
+            weights = times(lost) if callable(times) else None
+            counts = behind.count(i + 1, lost, int((~holds).sum()))
+            number = int((counts if weights is None else counts * weights).sum())
+            dropped[test.id] = dropped.get(test.id, 0) + number
+            table = {name: column[holds] for name, column in table.items()}
+            n, batch = int(holds.sum()), batch.take(holds)
+    return table, n
 
-    Without given degrees the hierarchical kind tries every way to cut a cp in two.
-    """
-    kinds = [OPEN_CP_KINDS.index(kind) for kind in (space.cp_kind or ("",))]
-    inner = set(space.cp_ulysses)
-    if not inner and OPEN_CP_KINDS.index("hierarchical") in kinds:
-        inner = {d for cp in cps for d in divisors(cp) if 1 < d < cp}
-    return kinds, sorted({0, *inner})
+
+def _laid(table: Mapping[str, IntArray], n: int, axis: Axis) -> tuple[IntArray, IntArray]:
+    """Parent row and own value of every row that an axis makes of n rows of a table."""
+    parent = np.repeat(np.arange(n), len(axis.values))
+    own = np.tile(axis.values, n)
+    kept, own = axis.lay({name: table[name][parent] for name in axis.reads}, own)
+    if kept is not None and not kept.all():
+        parent, own = parent[kept], own[kept]
+    return parent, own
 
 
-def _even(n_layers: int, pps: Sequence[int], vpps: Sequence[int]) -> NDArray[np.bool_]:
-    """Pairs to search: ``[pp, vpp]`` is True where stages are even, or no vpp makes them so for this pp."""
-    kept = np.zeros((max(pps) + 1, max(vpps) + 1), dtype=np.bool_)
-    for pp in pps:
-        fits = [v for v in vpps if is_even(n_layers, pp * v)]
-        kept[pp, fits or list(vpps)] = True
-    return kept
+class _Behind:
+    """How many candidates lie behind a prefix, rules apart: counted on what the later axes read of it."""
+
+    def __init__(self, axes: Sequence[Axis]) -> None:
+        self.axes = axes
+        names = [axis.name for axis in axes]
+        self.needs = [
+            sorted({name for axis in axes[i:] for name in axis.reads} & set(names[:i])) for i in range(len(axes) + 1)
+        ]
+
+    def count(self, level: int, table: Mapping[str, IntArray], n: int) -> IntArray:
+        """Candidates behind each of n prefixes that have the axes before `level`: ndarray (n,)."""
+        if not n or level == len(self.axes):
+            return np.ones(n, dtype=np.int64)
+        names = self.needs[level]
+        if not names:
+            return np.full(n, self._each(level, {}, 1)[0])
+        first, inverse = distinct_rows([table[name] for name in names], n)
+        few = {name: table[name][first] for name in names}
+        return np.asarray(self._each(level, few, len(first))[inverse])
+
+    def _each(self, level: int, table: Mapping[str, IntArray], n: int) -> IntArray:
+        axis = self.axes[level]
+        parent, own = _laid(table, n, axis)
+        below = {name: table[name][parent] for name in self.needs[level + 1] if name != axis.name}
+        counts = self.count(level + 1, below | {axis.name: own}, len(own))
+        return np.bincount(parent, weights=counts, minlength=n).astype(np.int64)
 
 
-def _grid(
-    axes: list[NDArray[np.int64]], names: list[str], even: NDArray[np.bool_] | None
-) -> dict[str, NDArray[np.int64]]:
-    """Cartesian product without the combinations that are the same layout written twice.
+def _crossed(
+    test: Test, work: Table, n: int, state: Table, k: int, context: RuleContext
+) -> tuple[str, IntArray, IntArray, BoolArray]:
+    """A rule over both tables, evaluated for every pair of what it reads of either."""
+    sides, classes = [], []
+    for table, size, names in ((work, n, WORK), (state, k, STATE)):
+        read = [name for name in names if name in test.reads]
+        first, inverse = distinct_rows([table[name] for name in read], size)
+        sides.append({name: table[name][first] for name in read})
+        classes.append((len(first), inverse))
+    (a, of_work), (b, of_state) = classes
+    both = {name: np.repeat(column, b) for name, column in sides[0].items()}
+    both |= {name: np.tile(column, a) for name, column in sides[1].items()}
+    kept = test.holds(LayoutBatch.filled(both), context) if a * b else None
+    every = np.ones(a * b, dtype=np.bool_) if kept is None else kept
+    return test.id, of_work, of_state, every.reshape(a, b)
 
-    Schedules and vpp without a pipeline, sequence parallelism without tensor parallelism, and a
-    schedule whose kind contradicts vpp, kinds of context parallelism without any and inner degrees
-    without two levels are left out before the product is laid out; so are the pairs of pp and vpp that
-    `even` has not, and modules or numbers of layers with policies that have none.
-    """
-    columns: dict[str, NDArray[np.int64]] = {}
-    most = int(axes[names.index("vpp")].max())
-    takes = np.asarray([[get_schedule(s).takes_vpp(v) for v in range(most + 1)] for s in SCHEDULES])
-    plain = SCHEDULES.index("1f1b")
-    for name, axis in zip(names, axes, strict=True):
-        if not columns:
-            columns[name] = axis
-            continue
-        n = len(next(iter(columns.values())))
-        if len(axis) > 1:
-            columns = {k: np.repeat(v, len(axis)) for k, v in columns.items()}
-        columns[name] = np.tile(axis, n)
-        keep: NDArray[np.bool_] | None = None
-        if name == "sp":
-            keep = (columns["sp"] == 0) | (columns["tp"] > 1)
-        elif name == "vpp":
-            keep = (columns["vpp"] == 1) | (columns["pp"] > 1)
-            if even is not None:
-                keep &= even[columns["pp"], columns["vpp"]]
-        elif name == "recompute_modules":
-            keep = (columns["recompute"] == RECOMPUTE.index("selective")) | (columns[name] == axis[0])
-            columns[name] = np.where(columns["recompute"] == RECOMPUTE.index("selective"), columns[name], 0)
-        elif name == "recompute_layers":
-            counted = np.isin(columns["recompute"], WHOLE_LAYERS)
-            keep = counted | (columns[name] == axis[0])
-            columns[name] = np.where(counted, columns[name], 0)
-        elif name == "schedule":
-            single = columns["pp"] == 1
-            keep = np.where(
-                single,
-                columns["schedule"] == (axis[0] if plain not in axis else plain),
-                takes[columns["schedule"], columns["vpp"]],
-            )
-        elif name == "cp_kind":
-            keep = (columns["cp"] > 1) | (columns["cp_kind"] == axis[0])
-        elif name == "reshard":  # without stage 3 the neutral word alone
-            keep = (columns["zero_stage"] == 3) | (columns["reshard"] == min(axis))
-            columns["reshard"] = np.where(columns["zero_stage"] == 3, columns["reshard"], 0)
-        elif name == "cp_ulysses":
-            two = (columns["cp_kind"] == OPEN_CP_KINDS.index("hierarchical")) & (columns["cp"] > 1)
-            keep = (columns["cp_ulysses"] > 0) == two
-        if keep is not None and not keep.all():
-            columns = {k: v[keep] for k, v in columns.items()}
-    return columns
+
+def closest(
+    space: Space, model: ModelSpec, cluster: Cluster, workload: Workload, constraints: Sequence[Constraint] = ()
+) -> Layout | None:
+    """A candidate that breaks the fewest rules, out of the first values of the later axes where they are many."""
+    work_axes, state_axes = axes_of(space, model, cluster, workload)
+    axes = [*work_axes, *state_axes]
+    i = len(axes)
+    while _Behind(axes).count(0, {}, 1)[0] > MOST_CLOSE and i:
+        i -= 1
+        axes[i] = Axis(axes[i].name, axes[i].values[:1], axes[i].reads, axes[i].lay)
+    table: Table = {}
+    n = 1
+    for axis in axes:
+        parent, own = _laid(table, n, axis)
+        table = {name: column[parent] for name, column in table.items()} | {axis.name: own}
+        n = len(own)
+    if not n:
+        return None
+    context = RuleContext.of(model, workload, cluster.n_ranks)
+    layouts = LayoutBatch.filled(table)
+    kept = [*check(layouts, context).values(), *(one.holds(layouts, context) for one in constraints)]
+    return layouts.layout(int(np.argmin(np.sum([~holds for holds in kept], axis=0))))

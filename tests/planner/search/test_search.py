@@ -27,12 +27,12 @@ WORKLOAD = Workload(1024, 32)
 
 def test_the_ten_best_are_those_of_exhaustive_prediction() -> None:
     """Regret 0: every legal layout predicted alone, none better than the answer."""
-    model, cluster = small(), load("dgx-a100:1")
-    found = enumerate_layouts(Space(mbs=(1, 2)), model, cluster, WORKLOAD)
+    model, cluster, space = small(), load("dgx-a100:1"), Space(mbs=(1, 2), tp=(1, 2), recompute=("none",))
+    found = enumerate_layouts(space, model, cluster, WORKLOAD)
     seconds = sorted(
         predict(model, cluster, WORKLOAD, found.layouts.layout(i)).step_s.mid for i in range(len(found.layouts))
     )
-    result = search(model, cluster, WORKLOAD, Space(mbs=(1, 2)), top=10)
+    result = search(model, cluster, WORKLOAD, space, top=10)
     assert result.optimal
     assert [r.step.step_s.mid for r in result.rows] == pytest.approx(seconds[:10], rel=1e-9)
     assert result.simulated <= result.priced <= result.considered

@@ -1,0 +1,159 @@
+"""`Examiner`: sizes, prices and times candidates, and keeps the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hwmodels.cluster import Cluster
+from planner.evaluate import bounds, detail, exact_seconds
+from planner.layout import LayoutBatch
+from planner.priced import PricedModel
+from planner.search.nearest import peak_bytes
+from planner.search.objective_base import Candidates, Limit, Objective, costs
+from planner.search.ranking import Ranking
+from planner.search.result import Row
+from planner.search.variant import Variant
+from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+WAVE = 16
+"""Candidates that are timed together before the answer is looked at again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timed:
+    """A candidate whose step has been timed: where it stands, and its seconds and peak bytes."""
+
+    priced: PricedModel
+    group: Group
+    position: int
+    step_s: float
+    peak_bytes: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Priced:
+    """Candidates of one group that fit: their places in the order of the search, peaks and bounds of their costs."""
+
+    priced: PricedModel
+    group: Group
+    places: list[tuple[int, ...]]
+    peak_bytes: FloatArray
+    bounds: FloatArray
+
+
+@dataclass(slots=True, eq=False)
+class Examiner:
+    """The dear end of a search, and its answer so far.
+
+    Attributes
+    ----------
+    cluster : Cluster
+    objectives, limits : tuple
+    capacity : float
+        Bytes that a rank may take.
+    top : int
+    ranking : Ranking
+    sized, priced, simulated : int
+        As in `SearchResult`.
+    dropped : dict of str to int
+        By memory and by limits.
+    """
+
+    cluster: Cluster
+    objectives: tuple[Objective, ...]
+    limits: tuple[Limit, ...]
+    capacity: float
+    top: int
+    ranking: Ranking[Timed] = field(init=False)
+    sized: int = 0
+    priced: int = 0
+    simulated: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ranking = Ranking(len(self.objectives), self.top)
+
+    def examine(self, variants: Sequence[Variant], variant: IntArray, work: IntArray, state: IntArray) -> None:
+        """Size candidates, price those that fit, and time those whose bounds allow a place in the answer."""
+        found: list[_Priced] = []
+        for number in np.unique(variant):
+            mine = variant == number
+            found += self._price(variants[int(number)], work[mine], state[mine])
+        if found:
+            self._time(found)
+
+    def _price(self, variant: Variant, work: IntArray, state: IntArray) -> list[_Priced]:
+        priced = variant.of(work, state)
+        peak = peak_bytes(priced)
+        fits = peak <= self.capacity
+        self.sized += len(work)
+        self._drop("memory", int((~fits).sum()))
+        self.priced += int(fits.sum())
+        found = []
+        for group in assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits)))):
+            here = self._candidates(priced, group.layouts, bounds(group), peak[group.index])
+            rows = group.index
+            places: list[tuple[int, ...]] = [(variant.number, int(work[i]), int(state[i])) for i in rows]
+            found.append(_Priced(priced, group, places, peak[rows], self._costs(here)))
+        return found
+
+    def _candidates(
+        self, priced: PricedModel, layouts: LayoutBatch, step_s: FloatArray, peak: FloatArray
+    ) -> Candidates:
+        return Candidates(step_s, peak, priced.workload, self.cluster, lambda name: np.asarray(getattr(layouts, name)))
+
+    def _costs(self, here: Candidates) -> FloatArray:
+        return np.stack([costs(one, one.of(here)) for one in self.objectives], axis=1)
+
+    def _time(self, found: Sequence[_Priced]) -> None:
+        """Time the candidates in the order of their bounds, as long as these allow a place in the answer."""
+        low = np.concatenate([part.bounds for part in found])
+        owner = np.concatenate([np.full(len(part.bounds), i) for i, part in enumerate(found)])
+        inside = np.concatenate([np.arange(len(part.bounds)) for part in found])
+        spans = np.maximum(np.abs(low).min(axis=0), 1e-300)
+        order = np.argsort((low / spans).sum(axis=1), kind="stable")
+        while len(order := order[self.ranking.open(low[order])]):
+            wave, order = order[:WAVE], order[WAVE:]
+            for i in np.unique(owner[wave]):
+                self._exact(found[int(i)], inside[wave[owner[wave] == i]])
+
+    def _exact(self, part: _Priced, positions: IntArray) -> None:
+        seconds = exact_seconds(part.group, positions)
+        self.simulated += len(positions)
+        peak = part.peak_bytes[positions]
+        timed = [
+            Timed(part.priced, part.group, int(i), float(s), float(p))
+            for i, s, p in zip(positions, seconds, peak, strict=True)
+        ]
+        here = self._candidates(part.priced, part.group.layouts.take(positions), seconds, peak)
+        kept = np.ones(len(timed), dtype=np.bool_)
+        for limit in self.limits:
+            meets = limit.meets(self._values(limit.metric, here, timed))
+            lost = int((kept & ~meets).sum())
+            self._drop(limit.id, lost)
+            self.priced -= lost
+            kept &= meets
+        each = np.stack([costs(one, self._values(one, here, timed)) for one in self.objectives], axis=1)
+        rows = np.flatnonzero(kept)
+        self.ranking.add(each[rows], [part.places[int(positions[i])] for i in rows], [timed[i] for i in rows])
+
+    def _values(self, metric: Objective, here: Candidates, timed: Sequence[Timed]) -> FloatArray:
+        """A metric of timed candidates."""
+        return metric.of(here) if metric.from_step else np.asarray([metric.value(self.row(one)) for one in timed])
+
+    def row(self, one: Timed) -> Row:
+        """The row of a timed candidate; its rank is for the answer to give."""
+        group, i = one.group, one.position
+        sized = group_memory(one.priced, group.index[[i]], group.pp, group.vpp, group.schedule)
+        step = detail(one.priced, group, i, sized)
+        return Row(0, group.layouts.layout(i), step, int(group.microbatches[i]), one.priced.workload)
+
+    def _drop(self, name: str, count: int) -> None:
+        if count:
+            self.dropped[name] = self.dropped.get(name, 0) + count
