@@ -25,8 +25,8 @@ from planner.search.objective_base import Constraint
 from planner.search.ranges import ANY_ORDER, MAX_MBS, MAX_VPP, OFFLOADS, Space, default_ranges, variants
 
 __all__ = [
-    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "Enumerated", "Space", "Survey", "default_ranges", "enumerate_layouts",
-    "survey", "variants",
+    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "Enumerated", "Space", "Survey", "default_ranges",
+    "enumerate_layouts", "survey", "variants",
 ]  # fmt: skip
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
