@@ -72,15 +72,14 @@ def jobs_of(
         )
 
 
-def effective_seconds(
+def goodput_of(
     step_s: ArrayLike, model: ModelSpec, workload: Workload, cluster: Cluster, layouts: LayoutBatch,
     preset: FrameworkPreset | None = None, policy: Policy | None = None,
 ) -> FloatArray:  # fmt: skip
-    """Seconds of a run for each step that it keeps, at each layout's best checkpoint interval: ndarray (n,).
+    """Share of a run that is kept, at each layout's best checkpoint interval: ndarray (n,).
 
-    The step, or what storage takes for its data where that is longer, over the goodput. That does not depend on the
-    step but where the best interval is shorter than one, and then it falls with it: a lower bound of the step gives a
-    lower bound of this. Infinite where nothing is ever kept.
+    It does not depend on the step but where the best interval is shorter than one, and then it falls with it: a lower
+    bound of the step gives an upper bound of this.
 
     Parameters
     ----------
@@ -93,8 +92,7 @@ def effective_seconds(
         None is the default.
     """
     policy = policy or Policy()
-    reads = data_need(model, workload, cluster, layouts, np.ones(len(layouts))).read_s
-    seconds = np.maximum(np.asarray(step_s, np.float64), reads)
+    seconds = _with_data(step_s, model, workload, cluster, layouts)
     first, same = layouts.distinct(OF_A_CHECKPOINT)
     few = layouts.take(first)
     found = checkpoints(model, workload, cluster, few, preset or preset_of(workload), policy)
@@ -108,8 +106,29 @@ def effective_seconds(
             job, blocked_s=job.blocked_s[kind], lag_s=job.lag_s[kind], restart_s=job.restart_s[kind]
         )
         good[members] = shares(here, np.clip(best, seconds[members], LONGEST_S))["goodput"]
+    return good
+
+
+def _with_data(
+    step_s: ArrayLike, model: ModelSpec, workload: Workload, cluster: Cluster, layouts: LayoutBatch
+) -> FloatArray:
+    """The step, or what storage takes for its data where that is longer."""
+    reads = data_need(model, workload, cluster, layouts, np.ones(len(layouts))).read_s
+    return np.asarray(np.maximum(np.asarray(step_s, np.float64), reads))
+
+
+def effective_seconds(
+    step_s: ArrayLike, model: ModelSpec, workload: Workload, cluster: Cluster, layouts: LayoutBatch,
+    preset: FrameworkPreset | None = None, policy: Policy | None = None,
+) -> FloatArray:  # fmt: skip
+    """Seconds of a run for each step that it keeps: ndarray (n,); parameters as of `goodput_of`.
+
+    The step, or what storage takes for its data where that is longer, over the goodput: a lower bound of the step
+    gives a lower bound of this. Infinite where nothing is ever kept.
+    """
+    good = goodput_of(step_s, model, workload, cluster, layouts, preset, policy)
     with np.errstate(divide="ignore"):
-        return np.asarray(seconds / good)
+        return np.asarray(_with_data(step_s, model, workload, cluster, layouts) / good)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from hwmodels.errors import Fault, InputError
 from planner.search.objectives.base import Figures, Objective, Work, require
 from planner.search.objectives.co2_kg_per_mtoken import Co2KgPerMtoken
 from planner.search.objectives.energy_kwh_per_mtoken import EnergyKwhPerMtoken
+from planner.search.objectives.goodput import Goodput
+from planner.search.objectives.kept_tokens_per_s import KeptTokensPerS
 from planner.search.objectives.memory_headroom import MemoryHeadroom
 from planner.search.objectives.mfu import Mfu
 from planner.search.objectives.peak_memory import PeakMemory
@@ -36,6 +38,8 @@ _MEMBERS: tuple[type[Objective], ...] = (
     TrainCo2Kg,
     PeakMemory,
     MemoryHeadroom,
+    Goodput,
+    KeptTokensPerS,
 )
 OBJECTIVES: dict[str, Objective] = {member.name: member() for member in _MEMBERS}
 """Objectives by name; the first is the default."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
+from planner.layout import LayoutBatch
 from planner.search.question import Question
 
 FloatArray = NDArray[np.float64]
@@ -55,6 +56,8 @@ class Figures:
         On the rank that needs most.
     find_work : callable
         Gives `work` when an objective asks for it.
+    find_layouts : callable or None
+        Gives the layouts, shape (n,), when an objective asks for more of them than their ranks.
     """
 
     question: Question
@@ -62,6 +65,7 @@ class Figures:
     step_s: FloatArray
     peak_bytes: FloatArray
     find_work: Callable[[], Work]
+    find_layouts: Callable[[], LayoutBatch] | None = None
     _work: Work | None = field(default=None, init=False, repr=False)
 
     @property
@@ -70,6 +74,13 @@ class Figures:
         if self._work is None:
             self._work = self.find_work()
         return self._work
+
+    @property
+    def layouts(self) -> LayoutBatch:
+        """The layouts, shape (n,)."""
+        if self.find_layouts is None:
+            raise InputError(Fault("the figures come without layouts", "objective", "", "Figures(find_layouts=...)"))
+        return self.find_layouts()
 
 
 class Objective(ABC):

@@ -203,3 +203,19 @@ def test_time_in_pieces_is_the_time_in_one(pieces: list[float], blocked: float, 
         assert sum(seconds.values()) == pytest.approx(sum(pieces))
         found.append(seconds)
     assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+def test_rarer_failures_and_shorter_checkpoints_are_better() -> None:
+    def good(scale: float, **changes: float) -> float:
+        parts = (Component("gpu", 100, 100 * MTBF * scale, True, "test"),)
+        of = replace(fails(**changes), components=parts)
+        return simulate(of, float(best_interval(of)), days=20.0, replications=8, seed=5).goodput
+
+    by_mtbf = [good(scale) for scale in (0.25, 1.0, 4.0, 1000.0)]
+    assert by_mtbf == sorted(by_mtbf) and by_mtbf[-1] > 0.99
+    by_checkpoint = [good(1.0, blocked=seconds) for seconds in (600.0, 60.0, 6.0)]
+    assert by_checkpoint == sorted(by_checkpoint) and by_checkpoint[-1] < 1.0
+
+
+def test_without_checkpoints_only_a_run_without_failures_gets_anywhere() -> None:
+    assert simulate(fails(), math.inf, days=20.0, replications=4, seed=5).goodput < 0.02

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hwmodels.cluster import Cluster, load
 from hwmodels.device import Coefficient
 from hwmodels.errors import InputError
+from planner.layout import Layout, LayoutBatch
 from planner.model.shape import from_shape
 from planner.plan import Workload
 from planner.search.objectives import OBJECTIVES, Figures, Work, get, require
@@ -32,7 +33,10 @@ def figures(
         *(np.atleast_1d(np.asarray(v, np.float64)) for v in (step_s, peak, compute_s, optimizer_s, flops))
     )
     question = Question(MODEL, cluster(), Workload(1024, 32), TARGET)
-    return Figures(question, np.full(step.shape, 16), step, memory, lambda: Work(compute, optimizer, hardware))
+    return Figures(
+        question, np.full(step.shape, 16), step, memory, lambda: Work(compute, optimizer, hardware),
+        lambda: LayoutBatch.of([Layout(dp=16)] * step.size),
+    )  # fmt: skip
 
 
 # 16 A100 at 1.80 dollars an hour are 0.008 dollars a second; a step has 32*1024 = 32768 tokens, and 10^9 tokens take
@@ -40,6 +44,10 @@ def figures(
 # 1 s of kernels it draws 48 + 352 * 1.1 * 0.200321 = 125.564 W, in 0.1 s of the optimizer 48 + 352 * 0.5 * 0.65 =
 # 162.4 W, and 48 W in the 0.9 s that are left: 125.564 + 16.24 + 43.2 = 185.004 J, times 16 and 1.25: 3700.09 J, or
 # 0.00102780 kWh.
+# A failure every 50,700 h / 16 = 11,407,500 s; 14 bytes for each of 110,209,024 parameters, half of them at 2 GB/s and
+# 5 ms: checkpoints of 0.390732 s, which cost the square root of 2 * 0.390732 / 11,407,500 (Young); 720 s until ranks
+# start again, 0.197866 s to load and 60 s of warm-up.
+KEPT = 1.0 / (1.0 + (2 * 0.390732 / 11_407_500) ** 0.5 + 780.197866 / 11_407_500)
 HAND = {
     "step_time": 2.0,
     "tokens_per_s": 16384.0,
@@ -56,6 +64,8 @@ HAND = {
     "train_co2_kg": 0.0010278026 * 0.5 * 30518,
     "peak_memory": 2.0**36,
     "memory_headroom": 80 * 2.0**30 - 2.0**36,
+    "goodput": KEPT,
+    "kept_tokens_per_s": 16384.0 * KEPT,
 }
 
 
@@ -129,3 +139,8 @@ def test_the_steps_of_a_run_are_whole() -> None:
     question = Question(MODEL, cluster(), Workload(1024, 32), Target(tokens=32768.0 * 3))
     assert question.steps == 3.0
     assert replace(question, target=Target(tokens=32768.0 * 3 + 1)).steps == 4.0
+
+
+def test_goodput_asks_for_layouts() -> None:
+    with pytest.raises(InputError, match="without layouts"):
+        OBJECTIVES["goodput"].value(replace(figures(2.0), find_layouts=None))
