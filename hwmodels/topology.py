@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,8 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 IntArray = NDArray[np.int64]
 
 
-def _by_stride() -> IntArray:
-    return np.zeros((), dtype=np.int64)
+INSIDE = 1e9
+"""`GroupShape.leaf` of a group that leaves no leaf switch: no uplink holds it up."""
+
+
+def _by_stride() -> NDArray[Any]:
+    return np.zeros(())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,16 +34,16 @@ class GroupShape:
     stride : ndarray of int64
         Distance in ranks between neighbours of the group inside the world order.
         A stride of ``s`` means that ``s`` such groups use the fabric side by side.
-    leaf, pod : ndarray of int64
-        Nodes of the group that lie below one leaf switch, and in one pod, where fewest do; all of its nodes where it
-        leaves none. 0: they are `stride` apart, which says so too.
+    leaf, pod : ndarray of float64
+        Nodes of the group that lie below one leaf switch, and in one pod, where every block is full of groups like it;
+        `INSIDE` where it leaves none. 0: they are `stride` apart, which says so too.
     """
 
     ranks_per_node: IntArray
     nodes: IntArray
     stride: IntArray
-    leaf: IntArray = field(default_factory=_by_stride)
-    pod: IntArray = field(default_factory=_by_stride)
+    leaf: NDArray[Any] = field(default_factory=_by_stride)
+    pod: NDArray[Any] = field(default_factory=_by_stride)
 
     @property
     def size(self) -> IntArray:

@@ -8,7 +8,7 @@ entries, so later planners need no new format.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from hwmodels.errors import Fault, InputError
@@ -147,6 +147,23 @@ class Plan:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def moved_ranks(plan: Plan, nodes: int, gpus_per_node: int, source: str = "") -> tuple[int, ...]:
+    """GPU of every rank as `Layout.placement` has it; empty where ranks fill the nodes in order.
+
+    Raises
+    ------
+    hwmodels.errors.InputError
+        For ranks on GPUs that the cluster does not have.
+    """
+    absent = [seat for seat in plan.placement if seat.node >= nodes or seat.gpu >= gpus_per_node]
+    if absent:
+        what = f"puts rank {absent[0].rank} on node {absent[0].node}, GPU {absent[0].gpu}"
+        why = f"{plan.cluster} has {nodes} nodes of {gpus_per_node} GPUs"
+        raise InputError(Fault(what, f"{source}: placement" if source else "placement", why, "both count from 0"))
+    gpus = tuple(seat.node * gpus_per_node + seat.gpu for seat in plan.placement)
+    return () if gpus == tuple(range(len(gpus))) else gpus
+
+
 def expert_grid(layout: Layout) -> tuple[tuple[str, int], ...]:
     """Axes of the expert grid and their sizes, slowest first: the pipeline lies where the dense grid has it.
 
@@ -207,13 +224,15 @@ def build_plan(
         most = max(batch_share) // layout.mbs if batch_share else layout.microbatches(workload.gbs)
         lists = schedule.actions(layout.pp, most, layout.vpp)
         actions = tuple(tuple(str(a) for a in rank) for rank in lists)
+    if layout.placement and not placement:
+        placement = tuple(Placement(rank, *divmod(gpu, gpus_per_node)) for rank, gpu in enumerate(layout.placement))
     return Plan(
         name=name,
         model=config,
         model_name=model.name,
         cluster=cluster,
         workload=workload,
-        layout=layout,
+        layout=replace(layout, placement=()),
         stages=stages,
         batch_share=batch_share or (workload.gbs // layout.dp,) * layout.dp,
         dense_grid=tuple((axis, getattr(layout, axis)) for axis in reversed(layout.order.split("-"))),

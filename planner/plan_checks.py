@@ -143,6 +143,9 @@ def _shares(plan: Plan, source: str) -> Iterator[Fault]:
 
 def _placement(plan: Plan, source: str) -> Iterator[Fault]:
     world, where = plan.layout.world, place(source, "placement")
+    if plan.layout.placement:
+        why = "the plan's own placement says where ranks run"
+        yield Fault("is not empty", place(source, "layout.placement"), why, "[]")
     ranks = [entry.rank for entry in plan.placement]
     if len(ranks) != world or ranks != list(range(world)):
         yield Fault(f"lists {len(ranks)} ranks, not each of 0 to {world - 1} in order", where,

@@ -353,8 +353,8 @@ def group_of(op: Op, layouts: LayoutBatch, cluster: Cluster) -> GroupShape:
     if op.collective != "send_recv":
         return shape
     nodes = np.minimum(shape.nodes, 2)
-    tiers = (np.where(tier > 0, np.where(tier < shape.nodes, 1, nodes), 0) for tier in (shape.leaf, shape.pod))
-    return GroupShape(np.minimum(shape.size, 2) // nodes, nodes, np.where(nodes > 1, shape.stride, 1), *tiers)
+    ranks = np.minimum(shape.size, 2) // nodes
+    return GroupShape(ranks, nodes, np.where(nodes > 1, shape.stride, 1), shape.leaf, shape.pod)
 
 
 def exposed_and_hidden(

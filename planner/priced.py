@@ -16,7 +16,7 @@ from hwmodels.cluster import Cluster
 from planner.frameworks import FrameworkPreset
 from planner.frameworks import of as preset_of
 from planner.layout import LayoutBatch
-from planner.layout.axes import is_default
+from planner.layout.axes import is_default, is_placed
 from planner.layout.recompute import Policy, policies
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -30,12 +30,13 @@ from planner.workload.vision import require_images
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp", "cp_kind", "cp_ulysses", "order")
+BLOCK_KEYS = ("tp", "sp", "cp", "mbs", "ep", "etp", "cp_kind", "cp_ulysses", "order", "placement")
 
 
 def block_keys(layouts: LayoutBatch) -> tuple[str, ...]:
     """`BLOCK_KEYS`, and the axes that may lie between those ranks in another order than the default one."""
-    return BLOCK_KEYS if is_default(layouts) else (*BLOCK_KEYS, "dp", "pp")
+    plain = is_default(layouts) and not is_placed(layouts)
+    return BLOCK_KEYS if plain else (*BLOCK_KEYS, "dp", "pp", "fsdp")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +146,8 @@ def _sync(layouts: LayoutBatch, cluster: Cluster, preset: FrameworkPreset) -> Fl
     """Seconds of an all-reduce of one number over the world: ndarray (n,); zero where no gradient is clipped."""
     if not preset.clips_gradients:
         return np.zeros(len(layouts))
+    if is_placed(layouts):
+        return collectives.seconds(cluster, "all_reduce", 4.0, layouts.group("world", cluster)).mid
     worlds, where = np.unique(layouts.world, return_index=True)
     shape = layouts.take(where).group("world", cluster)
     seconds = collectives.seconds(cluster, "all_reduce", np.full(len(worlds), 4.0), shape).mid

@@ -29,6 +29,7 @@ from itertools import zip_longest
 import numpy as np
 
 from hwmodels.estimate import FloatArray
+from hwmodels.topology import INSIDE
 
 PATTERNS = ("ring", "all_to_all", "pair")
 
@@ -62,8 +63,9 @@ def tree_factor(
         inside = (nodes * apart <= block) & (np.mod(block, np.maximum(nodes * apart, 1.0)) == 0)
         here = np.clip(np.floor(block / apart), 1.0, np.maximum(nodes - 1.0, 1.0))
         if known is not None and np.any(known):
-            inside = np.where(known > 0.0, known >= nodes, inside)
-            here = np.where(known > 0.0, np.clip(known, 1.0, np.maximum(nodes - 1.0, 1.0)), here)
+            inside = np.where(known > 0.0, known >= INSIDE, inside)
+            most = np.maximum(nodes - 1.0, 1.0) if pattern == "all_to_all" else np.inf
+            here = np.where(known > 0.0, np.minimum(known, most), here)
         if pattern == "all_to_all":
             kept = (nodes - 1.0) / np.maximum((nodes - here) * over, 1e-12)
         else:

@@ -20,7 +20,7 @@ from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
 from hwmodels.network.contention import PATTERNS, torus_bandwidth, tree_factor
 from hwmodels.network.link import SWITCH_HOP_S, Link, PcieTree
-from hwmodels.topology import GroupShape
+from hwmodels.topology import INSIDE, GroupShape
 
 if TYPE_CHECKING:
     import networkx
@@ -241,9 +241,9 @@ class Fabric:
             return np.zeros(nodes.shape)
         apart = np.maximum(np.floor(np.asarray(shape.stride, np.float64) / self.gpus_per_node), 1.0)
         span, hop = nodes * apart, SWITCH_HOP_S.get(self.inter.kind, 0.0)
-        more = np.where(np.where(shape.leaf > 0, shape.leaf < nodes, span > self.leaf_span), 2.0, 0.0)
+        more = np.where(np.where(shape.leaf > 0, shape.leaf < INSIDE, span > self.leaf_span), 2.0, 0.0)
         if self.pod_nodes:
-            more = more + np.where(np.where(shape.pod > 0, shape.pod < nodes, span > self.pod_nodes), 2.0, 0.0)
+            more = more + np.where(np.where(shape.pod > 0, shape.pod < INSIDE, span > self.pod_nodes), 2.0, 0.0)
         if self.torus:
             more = np.zeros(nodes.shape)
         return np.where(nodes > 1.0, self.inter.latency_s + more * hop, 0.0)

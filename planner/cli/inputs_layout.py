@@ -123,15 +123,21 @@ def case_of(plan: Plan, cluster: str | None = None, source: str = "plan") -> Cas
     InputError
         For what the plan states beyond its layout (`planner.plan_uniform`), and faults of its model and cluster.
     """
+    from dataclasses import replace
+
     from planner import model as models
     from planner.mixed import arrangement_of_plan, in_order
+    from planner.plan import moved_ranks
     from planner.plan_uniform import beyond_layout
 
     name = cluster or plan.cluster
     spec = models.read_config(plan.model, plan.model_name, source)
     loaded, layout = inputs.load_cluster(name), layout_of(plan, spec)
     seats: tuple[Placement, ...] = ()
-    if cluster is None:
+    if cluster is None and len(loaded.pools) == 1:
+        layout = replace(layout, placement=moved_ranks(plan, loaded.nodes, loaded.gpus_per_node, source))
+        arrangement = in_order(loaded, layout, plan.workload.gbs, plan.batch_share)
+    elif cluster is None:
         arrangement = arrangement_of_plan(plan, layout, loaded)
         seats = arrangement.seats(loaded)
     else:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hwmodels.topology import GroupShape, group_shape
+from hwmodels.topology import INSIDE, GroupShape, group_shape
 from planner.frameworks.base import DENSE_AXES as DENSE
 from planner.frameworks.base import ORDERS
+from planner.layout import placed
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
@@ -37,8 +38,17 @@ _BEFORE = np.asarray([[[order.index(b) < order.index(a) for b in DENSE] for a in
 
 def is_default(layouts: LayoutBatch) -> bool:
     """Whether all layouts have the default order."""
-    order = np.asarray(layouts.order)
-    return not (order.flat[0] if order.size and not any(order.strides) else np.any(order))
+    return not _any(layouts.order)
+
+
+def _any(codes: IntArray) -> bool:
+    """Whether any is not 0; one value that stands for all is looked at once."""
+    return bool(codes.flat[0] if codes.size and not any(codes.strides) else np.any(codes))
+
+
+def is_placed(layouts: LayoutBatch) -> bool:
+    """Whether any layout says where its ranks run."""
+    return _any(layouts.placement)
 
 
 def stride(layouts: LayoutBatch, axis: str) -> IntArray:
@@ -153,8 +163,10 @@ def shape(layouts: LayoutBatch, name: str, gpus_per_node: int, cluster: Cluster 
     return GroupShape(whole.ranks_per_node, whole.nodes, whole.stride, *below)
 
 
-def _together(low: GroupShape, s: IntArray, high: GroupShape, t: IntArray, gpus_per_node: int, block: int) -> IntArray:
-    """Nodes of a group of two levels that lie in one block of nodes, in the fewest of its blocks."""
+def _together(
+    low: GroupShape, s: IntArray, high: GroupShape, t: IntArray, gpus_per_node: int, block: int
+) -> NDArray[np.float64]:
+    """Nodes of a group of two levels that lie in one block of nodes; `INSIDE` where all of them do."""
 
     def inside(nodes: IntArray, far: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
         apart = np.maximum(far // gpus_per_node, 1)
@@ -162,8 +174,8 @@ def _together(low: GroupShape, s: IntArray, high: GroupShape, t: IntArray, gpus_
         return np.where(whole, nodes, np.clip(block // apart, 1, np.maximum(nodes - 1, 1))), whole
 
     near, fits = inside(low.nodes, s)
-    far, _ = inside(high.nodes, t)
-    return np.asarray(np.where(fits, near * far, near))
+    far, all_far = inside(high.nodes, t)
+    return np.where(fits & all_far, INSIDE, np.where(fits, near * far, near))
 
 
 def crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_node: int) -> NDArray[np.bool_]:
@@ -175,7 +187,7 @@ def crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_no
 
     Parameters
     ----------
-    here, there : ndarray (hops,) or (b, hops)
+    here, there : ndarray (hops,)
 
     Returns
     -------
@@ -189,12 +201,21 @@ def crossings(layouts: LayoutBatch, here: IntArray, there: IntArray, gpus_per_no
         first, second = (np.minimum(i, count - 1) * block + stage * apart for stage in (here, there))
         ends = ((first, second), (first + apart - 1, second + apart - 1))
         found |= np.logical_or.reduce([a // gpus_per_node != b // gpus_per_node for a, b in ends])
-    return found
+    return placed.crossings(layouts, here, there, found, gpus_per_node) if is_placed(layouts) else found
 
 
-def pair_shape(layouts: LayoutBatch, nodes: ArrayLike) -> GroupShape:
-    """Two ranks of two pipeline stages, in one node or in two, while all pairs of the stages are busy: (b,)."""
+def pair_shape(
+    layouts: LayoutBatch, nodes: ArrayLike, here: IntArray, there: IntArray, cluster: Cluster
+) -> GroupShape:
+    """Two ranks of two pipeline stages, in one node or in two, while all pairs of the stages are busy: (b,).
+
+    Parameters
+    ----------
+    here, there : ndarray (hops,)
+        Pipeline ranks between which they send, of which a placement makes one the slowest.
+    """
     apart = stride(layouts, "pp")
     count = np.broadcast_to(np.asarray(nodes, dtype=np.int64), apart.shape)
     # Within a node it does not matter how far apart they lie, and a batch holds strides that no node does.
-    return GroupShape(2 // count, count, np.where(count > 1, apart, 1))
+    found = GroupShape(2 // count, count, np.where(count > 1, apart, 1))
+    return placed.pairs(layouts, here, there, found, cluster) if is_placed(layouts) else found

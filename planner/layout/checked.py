@@ -16,6 +16,7 @@ _EXAMPLES: dict[str, str] = {
     "stage_layers": "stage_layers=(8, 8)",
     "recompute_layers": "recompute_layers=(2,)",
     "recompute_modules": 'recompute_modules=("core_attn",)',
+    "placement": "placement=(0, 1, 4, 5)",
 }
 
 

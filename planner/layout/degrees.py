@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hwmodels.topology import GroupShape
 from planner.frameworks.base import CP_KINDS, ORDERS
-from planner.layout import axes
+from planner.layout import axes, placed
 from planner.layout.checked import normal_values
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
@@ -57,6 +57,7 @@ CODES: dict[str, Code] = {
     "cp_kind": _position(OPEN_CP_KINDS),
     "reshard": _position(RESHARDS),
     "order": _position(ORDERS),
+    "placement": Code(split_id, split_of),
     "stage_layers": Code(split_id, split_of),
     "recompute_modules": Code(modules_code, modules_of),
     "recompute_layers": Code(split_id, split_of),
@@ -112,6 +113,9 @@ class Layout:
         Layers of each virtual stage, from its first, whose activations wait in host memory for the backward.
     order : str
         Axes that world ranks unfold into, the fastest first (`planner.layout.axes.ORDERS`).
+    placement : tuple of int
+        GPU of every world rank, ``node x gpus_per_node + gpu``; empty: ranks fill the nodes in order. A plan says it
+        in its own `placement`.
 
     Raises
     ------
@@ -142,6 +146,7 @@ class Layout:
     offload_parameters: int = 0
     offload_activations: int = 0
     order: str = ORDERS[0]
+    placement: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values of other types with `InputError`; numpy's whole numbers and lists become Python's."""
@@ -184,10 +189,12 @@ class Layout:
             parts.append(f"layers {split_text(self.stage_layers)}")
         if self.order != ORDERS[0]:
             parts.append(self.order)
+        if self.placement:
+            parts.append("placed")
         return " ".join(parts) if parts else "single"
 
 
-_SEQUENCES = attrgetter("stage_layers", "recompute_layers", "recompute_modules")
+_SEQUENCES = attrgetter("stage_layers", "recompute_layers", "recompute_modules", "placement")
 _NUMBERS = attrgetter(*(f.name for f in fields(Layout) if f.name not in CODES))
 _INT = {int}
 
@@ -263,6 +270,7 @@ class LayoutBatch:
     offload_parameters: IntArray
     offload_activations: IntArray
     order: IntArray
+    placement: IntArray
 
     @classmethod
     def of(cls, layouts: Layout | Sequence[Layout]) -> LayoutBatch:
@@ -373,8 +381,10 @@ class LayoutBatch:
         Only a cluster tells where groups that lie apart in two ways cross its switches (`planner.layout.axes.shape`).
         """
         if isinstance(where, int):
-            return axes.shape(self, name, where)
-        return axes.shape(self, name, where.gpus_per_node, where)
+            found = axes.shape(self, name, where)
+        else:
+            found = axes.shape(self, name, where.gpus_per_node, where)
+        return placed.shape(self, name, found, where) if axes.is_placed(self) else found
 
 
 def divisors(n: int, most: int | None = None) -> list[int]:

@@ -12,6 +12,7 @@ from planner.layout.axes import is_default, stride
 from planner.layout.degrees import BoolArray, IntArray, Layout, LayoutBatch
 from planner.layout.remedies import RuleContext, expert_counts
 from planner.layout.rule import Rule
+from planner.layout.splits import split_of
 
 _PAIRS = tuple(combinations(range(len(DENSE)), 2))
 _FIRST = np.asarray([[order.split("-").index(DENSE[a]) < order.split("-").index(DENSE[b]) for a, b in _PAIRS]
@@ -91,7 +92,23 @@ def _explain_groups(lay: Layout, ctx: RuleContext) -> tuple[str, str, str]:
     )
 
 
+def _seated(b: LayoutBatch, _: RuleContext) -> BoolArray:
+    """Whether placements name a GPU for every rank, each once."""
+    ids, inverse = np.unique(np.asarray(b.placement), return_inverse=True)
+    each = [split_of(int(number)) for number in ids]
+    sound = np.asarray([len(set(gpus)) == len(gpus) and min(gpus, default=0) >= 0 for gpus in each])
+    length = np.asarray([len(gpus) for gpus in each])
+    where = inverse.reshape(np.shape(b.placement))
+    return np.asarray((b.placement == 0) | (sound[where] & (length[where] == b.world)))
+
+
+def _explain_seats(lay: Layout, _: RuleContext) -> tuple[str, str, str]:
+    what = f"a placement of {len(lay.placement)} ranks on {len(set(lay.placement))} GPUs"
+    return what, f"the layout has {lay.world} ranks, and a GPU runs one", f"{lay.world} different GPUs, or none"
+
+
 RULES: tuple[Rule, ...] = (
+    Rule("placement-seats", "A placement names a GPU for every rank, each once.", _seated, _explain_seats),
     Rule("framework-order", "The framework lays ranks out in this order.", _framework_has, _explain_framework),
     Rule(
         "order-experts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -267,7 +267,7 @@ class _Way:
 
     def _move(self, op: str, nbytes: FloatArray, axis: str, times: FloatArray | float = 1.0) -> Move:
         shape = self.layouts.group(axis, self.cluster)
-        parts = (shape.ranks_per_node, shape.nodes, shape.stride, shape.leaf, shape.pod)
+        parts: list[NDArray[Any]] = [getattr(shape, f.name) for f in fields(GroupShape)]
         wide = (np.broadcast_to(part, shape.nodes.shape)[:, None] for part in parts)
         return Move(op, nbytes, GroupShape(*wide), times)
 

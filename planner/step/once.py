@@ -56,7 +56,7 @@ def sends(
     seconds = np.zeros(crossing.shape)
     for nodes, chosen in ((1, ~crossing), (2, crossing)):
         if chosen.any():
-            one = collectives.seconds(cluster, "send_recv", sent, pair_shape(layouts, nodes))
+            one = collectives.seconds(cluster, "send_recv", sent, pair_shape(layouts, nodes, here, there, cluster))
             seconds = np.where(chosen, one.mid[:, None], seconds)
             spread = np.where(chosen.any(axis=1), np.maximum(spread, one.spread), spread)
     if shares.any():
@@ -143,6 +143,7 @@ def tied(priced: PricedModel, layouts: LayoutBatch, pp: int) -> FloatArray:
     grad = gradient_bytes(priced.workload, priced.preset)
     rows = padded_vocab(priced.model, priced.preset, layouts.tp)
     nbytes = rows * priced.model.hidden / layouts.tp.astype(np.float64) * grad
-    ends = crossings(layouts, np.asarray([0]), np.asarray([pp - 1]), priced.cluster.gpus_per_node)[:, 0]
-    shape = pair_shape(layouts, np.where(ends, 2, 1))
+    first, last = np.asarray([0]), np.asarray([pp - 1])
+    ends = crossings(layouts, first, last, priced.cluster.gpus_per_node)[:, 0]
+    shape = pair_shape(layouts, np.where(ends, 2, 1), first, last, priced.cluster)
     return collectives.seconds(priced.cluster, "all_reduce", np.asarray(nbytes), shape).mid

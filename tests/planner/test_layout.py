@@ -205,6 +205,7 @@ CASES = (
     # two of the four ranks of a stage follow one another
     Case("order-experts", Layout(tp=2, sp=1, dp=2, pp=2, ep=4, order="tp-cp-pp-dp"), "ep*etp = 2",
          Layout(tp=2, sp=1, dp=2, pp=2, ep=2, order="tp-cp-pp-dp"), on(8, MOE)),
+    Case("placement-seats", Layout(dp=2, placement=(3, 3)), "2 different GPUs", Layout(dp=2, placement=(3, 1)), on(2)),
     Case("order-groups", Layout(cp=2, dp=2, pp=2, order="tp-cp-pp-dp"), "cp=1",
          Layout(dp=4, pp=2, order="tp-cp-pp-dp"), on(8, framework="megatron")),
     Case("order-groups", Layout(dp=2, pp=2, zero_stage=3, order="tp-cp-pp-dp"), "zero_stage=1",
