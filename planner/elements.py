@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
+from planner.layout.distinct import distinct_rows
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
-from planner.schedule import get as get_schedule
-from planner.stages import over_stages
+from planner.stages import Kinds, StageSums
 from planner.state import WeightBytes, block_parameters, weight_bytes
 
 FloatArray = NDArray[np.float64]
-SHARDING_KEYS = ("tp", "ep", "etp", "pp", "stage_layers")
-"""Fields of a layout that say which parameters a rank holds, before data parallelism shards them."""
+IntArray = NDArray[np.int64]
+SHARDING_KEYS = ("tp", "ep", "etp", "pp")
+"""Fields of a layout that say which share of a block a rank holds, before data parallelism shards it; of pp only
+whether there is a pipeline."""
+_PARTS = ("dense", "frozen_dense", "packed_dense", "other_dense", "expert", "frozen_expert", "packed_expert")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockElements:
+    """Elements of every block on one rank, for the distinct `SHARDING_KEYS` of n layouts.
+
+    Attributes
+    ----------
+    values : ndarray (parts, k, blocks)
+        As in `LocalParameters`, of the layers, the embedding and the head.
+    which : ndarray (n,)
+        Which of the k each layout has.
+    """
+
+    values: FloatArray
+    which: IntArray
+
+    @classmethod
+    def of(cls, model: ModelSpec, workload: Workload, layouts: LayoutBatch) -> BlockElements:
+        """Of n layouts of any pipelines."""
+        deep = np.minimum(layouts.pp, 2)
+        first, which = replace(layouts, pp=deep).distinct(SHARDING_KEYS)
+        embedding, layers, head = block_parameters(model, layouts.take(first), workload)
+        blocks = (*layers, embedding, head)
+        values = np.zeros((len(_PARTS), len(first), len(blocks)))
+        for part, name in enumerate(_PARTS):
+            for i, block in enumerate(blocks):
+                values[part, :, i] = getattr(block, name)
+        return cls(values, which)
+
+    def take(self, index: IntArray | slice) -> BlockElements:
+        """Of the layouts at `index`."""
+        return BlockElements(self.values, self.which[index])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:
-    """Elements on one rank by virtual stage, each ndarray (n, pp, chunks), as in `LocalParameters`.
+    """Elements on one rank, each ndarray (n, d) by kind of virtual stage or (n, pp) by rank, as in `LocalParameters`.
 
     `adapters`: what is trained are adapters, which no narrow format covers; else packed matrices are trained.
     """
@@ -38,10 +74,10 @@ class Elements:
         """Elements with a gradient and optimizer state."""
         return np.asarray(self.all - self.frozen)
 
-    def by_rank(self) -> Elements:
-        """Summed over the virtual stages of a rank: ndarray (n, pp)."""
-        whole, frozen, packed, other = (v.sum(axis=2) for v in (self.all, self.frozen, self.packed, self.other))
-        return Elements(whole, frozen, packed, other, self.adapters)
+    def by_rank(self, kinds: Kinds) -> Elements:
+        """Summed over the virtual stages of a rank: (n, pp)."""
+        every, frozen, packed, other = (kinds.by_rank(v) for v in (self.all, self.frozen, self.packed, self.other))
+        return Elements(every, frozen, packed, other, self.adapters)
 
     def gathered_bytes(self, weights: WeightBytes, *, whole: bool) -> FloatArray:
         """Bytes of these elements in a parameter gather: of all (`whole`, ZeRO-3), or of what an update changed."""
@@ -54,11 +90,16 @@ class Elements:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageElements:
-    """Dense and expert elements of every virtual stage, and the bytes of an element of a weight."""
+    """Dense and expert elements of every kind of virtual stage, (n, d), and the bytes of an element of a weight."""
 
     dense: Elements
     expert: Elements
     weights: WeightBytes
+    kinds: Kinds
+
+    def by_rank(self) -> tuple[Elements, Elements]:
+        """Dense and expert elements summed over the virtual stages of a rank: (n, pp)."""
+        return self.dense.by_rank(self.kinds), self.expert.by_rank(self.kinds)
 
 
 def stage_elements(
@@ -69,22 +110,22 @@ def stage_elements(
     pp: int,
     vpp: int,
     schedule: str,
+    blocks: BlockElements | None = None,
 ) -> StageElements:
-    """Parameters of every virtual stage of layouts that share (pp, vpp, schedule)."""
-    first, same = layouts.distinct(SHARDING_KEYS)
-    few = layouts.take(first)
-    embedding, layers, head = block_parameters(model, few, workload)
+    """Parameters of every kind of virtual stage of layouts that share (pp, vpp, schedule).
 
-    def total(name: str) -> FloatArray:
-        parts = [getattr(p, name) for p in (*layers, embedding, head)]
-        if not any(np.any(p) for p in parts):
-            return np.zeros((len(layouts), pp, get_schedule(schedule).chunks(vpp)))
-        full = [np.broadcast_to(p, (len(few),)) for p in parts]
-        return over_stages(model, pp, vpp, schedule, few.stage_layers, full[:-2], *full[-2:])[same]
-
+    Parameters
+    ----------
+    blocks : BlockElements or None
+        Of these layouts, where they are known already.
+    """
+    held = blocks or BlockElements.of(model, workload, layouts)
+    first, same = distinct_rows((held.which, layouts.stage_layers), len(layouts))
+    sums = StageSums.of(model, pp, vpp, schedule, layouts.stage_layers[first])
+    parts = sums.sums(held.values[:, held.which[first]])[:, same]
+    found = dict(zip(_PARTS, parts, strict=True))
     adapters = workload.lora is not None
-    dense = Elements(total("dense"), total("frozen_dense"), total("packed_dense"), total("other_dense"),
-                     adapters)  # fmt: skip
-    none = np.zeros_like(dense.all)
-    expert = Elements(total("expert"), total("frozen_expert"), total("packed_expert"), none, adapters)
-    return StageElements(dense, expert, weight_bytes(workload, preset))
+    dense = Elements(found["dense"], found["frozen_dense"], found["packed_dense"], found["other_dense"], adapters)
+    none = np.zeros_like(found["expert"])
+    expert = Elements(found["expert"], found["frozen_expert"], found["packed_expert"], none, adapters)
+    return StageElements(dense, expert, weight_bytes(workload, preset), sums.kinds)

@@ -21,12 +21,13 @@ from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
 from planner.schedule import get as get_schedule
 from planner.simulate import timeline
-from planner.simulate.bound import lower_bound
+from planner.simulate.bound import bound, lower_bound
 from planner.simulate.dag import build_dag, durations
 from planner.simulate.maxplus import simulate, step_seconds
 from planner.step.assemble import Group
 from planner.step.intervals import interval, shifted
 from planner.step.link_traffic import link_traffic
+from planner.step.single import Single
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,8 +36,8 @@ IntArray = NDArray[np.int64]
 def bounds(group: Group, positions: IntArray | None = None) -> FloatArray:
     """Lower bound on the step time of the layouts at `positions` of a group (all unless given): ndarray (b,)."""
     positions = np.arange(len(group.index)) if positions is None else positions
-    costs, microbatches = group.durations.costs(positions, folded=True), group.microbatches[positions]
-    return lower_bound(group.schedule, group.pp, microbatches, group.vpp, costs, group.comm)
+    place = group.durations.micro.place
+    return bound(place, group.microbatches[positions], group.durations.folded(positions), group.comm)
 
 
 def exact_seconds(group: Group, positions: IntArray) -> FloatArray:
@@ -64,13 +65,11 @@ def detail(
     with_timeline : bool
         Also fill `Step.timeline`.
     """
-    layout = group.layouts.layout(position)
-    microbatches = int(group.microbatches[position])
-    dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, group.comm)
-    costs = group.durations.costs(np.asarray([position]))
-    timing = simulate(dag, durations(dag, costs))
-    low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(costs, group.spreads, position))))
-    phases = phase_seconds(group, position, microbatches, timeline.phases(dag, timing, 0))
+    layout, one = group.layouts.layout(position), group.single(position)
+    dag = build_dag(one.schedule, one.pp, one.microbatches, one.vpp, one.comm)
+    timing = simulate(dag, durations(dag, one.costs))
+    low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(one.costs, one.spreads, 0))))
+    phases = phase_seconds(one, timeline.phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
     memory = stage_memory(sized, cluster)
     formula = formula_of(workload)
@@ -83,10 +82,10 @@ def detail(
     kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(
         step_s=Interval(low, seconds, high),
-        lower_bound_s=min(overlapped_seconds(group, position, microbatches), seconds),
-        upper_bound_s=max(seconds, serial_seconds(group, position, microbatches)),
+        lower_bound_s=min(overlapped_seconds(one), seconds),
+        upper_bound_s=max(seconds, serial_seconds(one)),
         phases=phases,
-        hidden_comm_s=hidden_seconds(group, position, microbatches, timeline.hidden_seconds(dag, timing, 0)),
+        hidden_comm_s=hidden_seconds(one, timeline.hidden_seconds(dag, timing, 0)),
         bubble_fraction=sum(p["bubble"] for p in phases) / (len(phases) * seconds),
         memory=memory,
         model_flops=flops,
@@ -163,9 +162,7 @@ def cost(cluster: Cluster, layout: Layout, tokens_per_s: float) -> float | None:
     return float(cluster.usd_per_gpu_hour.value) * layout.world / 3600.0 / tokens_per_s * 1e6
 
 
-def phase_seconds(
-    group: Group, position: int, microbatches: int, simulated: list[dict[str, float]]
-) -> list[dict[str, float]]:
+def phase_seconds(one: Single, simulated: list[dict[str, float]]) -> list[dict[str, float]]:
     """Seconds of every phase for each pipeline rank; they add up to the step time.
 
     `simulated` holds the forward and backward nodes and what the compute stream waited for. The
@@ -176,7 +173,7 @@ def phase_seconds(
     for rank, seen in enumerate(simulated):
         row = dict.fromkeys(PHASES, 0.0)
         row.update({name: seconds for name, seconds in seen.items() if name not in ("forward", "backward")})
-        priced = {n: float(v[position, rank]) * microbatches for n, v in group.parts.items()}
+        priced = {n: float(v[0, rank]) * one.microbatches for n, v in one.parts.items()}
         for name, seconds in priced.items():
             row[name] += seconds
         row["dp_comm"] += max(seen["forward"] + seen["backward"] - sum(priced.values()), 0.0)
@@ -184,55 +181,53 @@ def phase_seconds(
     return found
 
 
-def hidden_seconds(
-    group: Group, position: int, microbatches: int, transfers: list[dict[str, float]]
-) -> dict[str, float]:
+def hidden_seconds(one: Single, transfers: list[dict[str, float]]) -> dict[str, float]:
     """Seconds of communication behind compute, by phase, on the rank that hides most of each.
 
     `transfers` are those of the pipeline and data-parallel streams; collectives inside a
     micro-batch are added from their prices.
     """
-    hidden = {name: float(v[position].max()) * microbatches for name, v in group.hidden.items()}
+    hidden = {name: float(v[0].max()) * one.microbatches for name, v in one.hidden.items()}
     for name in ("pp_comm", "dp_comm"):
         hidden[name] = max(t[name] for t in transfers)
     return hidden
 
 
-def overlapped_seconds(group: Group, position: int, microbatches: int) -> float:
+def overlapped_seconds(one: Single) -> float:
     """Step seconds with every transfer hidden: what compute alone takes through the pipeline, or the transfers alone.
 
     The bound of `planner.simulate.bound` over the nodes of each rank, cut to the kernels of a micro-batch (a node
     holds exposed collectives, and what traffic beside it takes from it); no less than the collectives of a
     micro-batch of a rank (one stream each kind), its gathers, or its reductions.
     """
-    costs, parts = group.durations.costs(np.asarray([position])), group.parts
+    count, comm, costs, parts, inside = one.microbatches, one.comm, one.costs, one.parts, one.hidden
     kept = ("forward_s", "backward_input_s", "backward_weight_s", "optimizer_s", "step_s")
-    kernels = np.asarray(sum(v[position] for n, v in parts.items() if not n.endswith("_comm")))
+    kernels = np.asarray(sum(v[0] for n, v in parts.items() if not n.endswith("_comm")))
     nodes = np.asarray(sum(getattr(costs, name).sum(axis=(0, 2, 3)) for name in kept[:3]))
-    share = (kernels * get_schedule(group.schedule).directions / np.maximum(nodes, 1e-30))[None, :, None, None]
+    share = (kernels * get_schedule(one.schedule).directions / np.maximum(nodes, 1e-30))[None, :, None, None]
     moved = {f.name: np.zeros_like(getattr(costs, f.name)) for f in fields(costs) if f.name not in kept}
     alone = replace(costs, **moved, **{name: getattr(costs, name) * share for name in kept[:3]})
-    compute = float(lower_bound(group.schedule, group.pp, np.asarray([microbatches]), group.vpp, alone, group.comm)[0])
-    inside = [
-        (parts[name][position] + group.hidden.get(name, np.zeros_like(parts[name]))[position]).max() * microbatches
+    compute = float(lower_bound(one.schedule, one.pp, count, one.vpp, alone, comm)[0])
+    streams = [
+        (parts[name][0] + inside.get(name, np.zeros_like(parts[name]))[0]).max() * count
         for name in parts
         if name.endswith("_comm")
     ]
-    gathers = float(costs.unshard_s.sum(axis=(2, 3)).max()) * (2 * microbatches if group.comm.unshard == "each" else 1)
-    reductions = float(costs.reduce_s.sum(axis=(2, 3)).max()) * (microbatches if group.comm.reduce == "each" else 1)
-    return max(compute, gathers, reductions, *map(float, inside))
+    gathers = float(costs.unshard_s.sum(axis=(2, 3)).max()) * (2 * count if comm.unshard == "each" else 1)
+    reductions = float(costs.reduce_s.sum(axis=(2, 3)).max()) * (count if comm.reduce == "each" else 1)
+    return max(compute, gathers, reductions, *map(float, streams))
 
 
-def serial_seconds(group: Group, position: int, microbatches: int) -> float:
+def serial_seconds(one: Single) -> float:
     """Step seconds with nothing overlapped, through the same engine.
 
     Collectives beside GEMMs, gathers, sends and reductions all hold up the compute stream;
     reductions after every micro-batch follow one another at the end.
     """
-    comm = replace(group.comm, reduce="none" if group.comm.reduce == "none" else "end", prefetch=0, p2p_blocking=True)
-    costs = group.durations.costs(np.asarray([position]))
-    dag = build_dag(group.schedule, group.pp, microbatches, group.vpp, comm)
+    comm = replace(one.comm, reduce="none" if one.comm.reduce == "none" else "end", prefetch=0, p2p_blocking=True)
+    count, costs = one.microbatches, one.costs
+    dag = build_dag(one.schedule, one.pp, count, one.vpp, comm)
     seconds = float(step_seconds(dag, durations(dag, costs))[0])
-    hidden = sum(float(v[position].max()) for v in group.hidden.values()) * microbatches
-    repeats = microbatches - 1 if group.comm.reduce == "each" else 0
+    hidden = sum(float(v[0].max()) for v in one.hidden.values()) * count
+    repeats = count - 1 if one.comm.reduce == "each" else 0
     return seconds + hidden + repeats * float(costs.reduce_s.sum(axis=(2, 3)).max())

@@ -42,4 +42,6 @@ def unpaired(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[float
 
 def unpaired_shares(schedule: str, pp: int, microbatches: NDArray[np.int64], vpp: int) -> FloatArray:
     """`unpaired` of many layouts: ndarray (n, pp)."""
-    return np.asarray([unpaired(schedule, pp, int(m), vpp) for m in microbatches]).reshape(-1, pp)
+    counts, which = np.unique(microbatches, return_inverse=True)
+    shares = np.asarray([unpaired(schedule, pp, int(m), vpp) for m in counts]).reshape(-1, pp)
+    return np.asarray(shares[which.reshape(-1)])

@@ -22,6 +22,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.precision import recipe_of, require, with_plain_ends
 from planner.price import CORNER, BlockPrice, price_block
+from planner.price_table import PriceTable
 from planner.workload.lower import Lowered, lower
 from planner.workload.moe import require_experts
 from planner.workload.op import Block
@@ -57,6 +58,8 @@ class PricedModel:
         Position of each layout's policy.
     recomputed : tuple of (kept, rebuilt)
         Bytes under each policy of the blocks (embedding, layers, head): ndarray (policies, distinct rows).
+    table : PriceTable
+        What of these prices is summed over stages.
     """
 
     model: ModelSpec
@@ -73,6 +76,7 @@ class PricedModel:
     policies: tuple[Policy, ...]
     policy: IntArray
     recomputed: tuple[tuple[FloatArray, FloatArray], ...]
+    table: PriceTable
 
     def hosted(self, preset: FrameworkPreset, corner: float = CORNER) -> PricedModel:
         """The same with `preset`, which differs in host constants only, without pricing anew (fits)."""
@@ -81,7 +85,9 @@ class PricedModel:
             return block.hosted(self.cluster, preset, corner)
 
         layers = tuple(bound(block) for block in self.layers)
-        return replace(self, preset=preset, embedding=bound(self.embedding), layers=layers, head=bound(self.head))
+        embedding, head = bound(self.embedding), bound(self.head)
+        table = PriceTable.of((*layers, embedding, head))
+        return replace(self, preset=preset, embedding=embedding, layers=layers, head=head, table=table)
 
     def chosen(self, index: int, layouts: LayoutBatch, workload: Workload) -> PricedModel:
         """The blocks of the layout at `index` for one layout (a batch of one) that differs from it in fields outside
@@ -124,6 +130,7 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
         kept = np.stack([np.broadcast_to(kept_bytes(block, p), shape) for p in found])
         return kept, np.stack([np.broadcast_to(rebuilt_bytes(block, p), shape) for p in found])
 
+    first_block, layers, last_block = price(lowered.embedding), tuple(map(price, lowered.layers)), price(lowered.head)
     return PricedModel(
         model,
         workload,
@@ -132,13 +139,14 @@ def price_model(model: ModelSpec, workload: Workload, layouts: LayoutBatch, clus
         layouts,
         inverse,
         lowered,
-        price(lowered.embedding),
-        tuple(price(b) for b in lowered.layers),
-        price(lowered.head),
+        first_block,
+        layers,
+        last_block,
         _sync(layouts, cluster, preset),
         found,
         policy,
         tuple(sized(block) for block in (lowered.embedding, *lowered.layers, lowered.head)),
+        PriceTable.of((*layers, first_block, last_block)),
     )
 
 

@@ -18,7 +18,7 @@ from planner.layout import RECOMPUTE, LayoutBatch, split_of
 from planner.layout.recompute import WHOLE_LAYERS, layers_at, recomputed_layers
 from planner.model.spec import ModelSpec
 from planner.schedule import get as get_schedule
-from planner.stages import StageSums, assignment, layer_counts, over_stages, shares_of
+from planner.stages import StageSums, StageTables, assignment, layer_counts, over_stages, shares_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -80,6 +80,20 @@ def coverage(model: ModelSpec, pp: int, vpp: int, schedule: str, split: int, kin
     return Coverage(again, inputs, table)
 
 
+@lru_cache(maxsize=1024)
+def covered_tables(
+    model: ModelSpec, pp: int, vpp: int, schedule: str, cases: tuple[tuple[int, ...], ...]
+) -> StageTables:
+    """Tables of (split, kind, layers) as in a `LayoutBatch`; kind 0 works on every layer by itself. Kept."""
+    place = (model, pp, vpp, schedule)
+    tables = [assignment(*place, split) for split, _, _ in cases]
+    again = [
+        coverage(*place, split, kind, layers).again if kind else table[:-2]
+        for (split, kind, layers), table in zip(cases, tables, strict=True)
+    ]
+    return StageTables.of(tables, again)
+
+
 @dataclass(frozen=True, slots=True)
 class Stages:
     """Layouts that share (pp, vpp, schedule), to sum values of layers over their virtual stages."""
@@ -117,14 +131,9 @@ class Stages:
         if not partial.any():
             return StageSums.of(self.model, self.pp, self.vpp, self.schedule, b.stage_layers)
         keys = np.stack([b.stage_layers, *(np.where(partial, v, 0) for v in (b.recompute, b.recompute_layers))], axis=1)
-        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-        place = (self.model, self.pp, self.vpp, self.schedule)
-        tables = [assignment(*place, int(split)) for split, _, _ in unique]
-        again = [
-            coverage(*place, int(split), int(kind), int(layers)).again if kind else table[:-2]
-            for (split, kind, layers), table in zip(unique, tables, strict=True)
-        ]
-        return StageSums.of_tables(tables, again, inverse.reshape(-1))
+        unique, case = np.unique(keys, axis=0, return_inverse=True)
+        cases = tuple(tuple(map(int, row)) for row in unique)
+        return StageSums(covered_tables(self.model, self.pp, self.vpp, self.schedule, cases), case.reshape(-1))
 
     def saved(
         self, whole: Sequence[FloatArray], kept: Sequence[FloatArray], embedding: FloatArray, head: FloatArray

@@ -65,81 +65,36 @@ def layer_counts(model: ModelSpec, pp: int, vpp: int, schedule: str, splits: Int
 
     The leading axis is 1 where all n layouts have the same split.
     """
-    unique, inverse = np.unique(splits, return_inverse=True)
+    unique, inverse = distinct(splits)
     each = np.stack([assignment(model, pp, vpp, schedule, int(split))[:-2] for split in unique])
-    return each if len(unique) == 1 else np.asarray(each[inverse.reshape(-1)])
+    return each if len(unique) == 1 else np.asarray(each[inverse])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StageSums:
-    """Sums of per-block values over virtual stages that share (pp, vpp, schedule), each distinct stage once.
-
-    Deep pipelines have dozens of virtual stages and few kinds of them: a first, a last, and equal ones
-    between. Arithmetic runs on the kinds, d of them; `whole` lays the result out over all stages.
+class Kinds:
+    """Which virtual stages of a pipeline are alike: d kinds of them.
 
     Attributes
     ----------
-    matrices : tuple of ndarray (blocks, d)
-        How many blocks of each kind a stage of each kind holds, one matrix a split of the batch.
-    split : ndarray (n,)
-        Which matrix each layout has.
     kind : ndarray (pp, chunks)
         Kind of each virtual stage.
-    recomputed : tuple of ndarray (layer kinds, d)
-        How many layers of each kind recomputation works on, one matrix a split and policy of the batch.
+    counts : ndarray (pp, d)
+        How many virtual stages of each kind a rank holds.
     """
 
-    matrices: tuple[FloatArray, ...]
-    split: IntArray
     kind: IntArray
-    recomputed: tuple[FloatArray, ...]
+    counts: FloatArray
 
     @classmethod
-    def of(cls, model: ModelSpec, pp: int, vpp: int, schedule: str, splits: IntArray) -> StageSums:
-        """For layouts of `splits`, ndarray (n,)."""
-        unique, inverse = np.unique(splits, return_inverse=True)
-        tables = [assignment(model, pp, vpp, schedule, int(s)) for s in unique]
-        return cls.of_tables(tables, [t[:-2] for t in tables], inverse.reshape(-1))
+    def of(cls, kind: IntArray) -> Kinds:
+        """From the kind of each virtual stage, 0 .. d-1."""
+        counts = (kind[:, :, None] == np.arange(kind.max() + 1)).sum(axis=1).astype(np.float64)
+        return cls(kind, counts)
 
     @classmethod
-    def of_tables(cls, tables: Sequence[FloatArray], again: Sequence[FloatArray], which: IntArray) -> StageSums:
-        """For layouts that hold what `tables` say.
-
-        Parameters
-        ----------
-        tables : sequence of ndarray (blocks, pp, chunks)
-            Results of `assignment`.
-        again : sequence of ndarray (layer kinds, pp, chunks)
-            Of these the layers that recomputation works on.
-        which : ndarray (n,)
-            Table of each layout.
-        """
-        shape, blocks = tables[0].shape[1:], len(tables[0])
-        joined = [np.concatenate([t, a]).reshape(blocks + len(a), -1) for t, a in zip(tables, again, strict=True)]
-        if len(tables) > 1:  # kinds differ from split to split
-            kind = np.arange(joined[0].shape[1]).reshape(shape)
-        else:
-            columns, where = np.unique(joined[0], axis=1, return_inverse=True)
-            joined, kind = [columns], where.reshape(shape)
-        return cls(tuple(t[:blocks] for t in joined), which, kind, tuple(t[blocks:] for t in joined))
-
-    def sum(self, blocks: Sequence[FloatArray]) -> FloatArray:
-        """Of per-block values (each ndarray (n,); layers, then embedding and head): ndarray (n, d)."""
-        return self._times(blocks, self.matrices)
-
-    def again(self, layers: Sequence[FloatArray]) -> FloatArray:
-        """Of the recomputed layers, given the value of one of each kind (each ndarray (n,)): ndarray (n, d)."""
-        return self._times(layers, self.recomputed)
-
-    def _times(self, blocks: Sequence[FloatArray], matrices: tuple[FloatArray, ...]) -> FloatArray:
-        values = np.stack(blocks, axis=-1)
-        if len(matrices) == 1:
-            return np.asarray(values @ matrices[0])
-        found = np.empty((len(values), self.kind.size))
-        for i, matrix in enumerate(matrices):
-            rows = np.flatnonzero(self.split == i)
-            found[rows] = values[rows] @ matrix
-        return found
+    def every(cls, pp: int, chunks: int) -> Kinds:
+        """Every virtual stage is a kind of its own."""
+        return cls.of(np.arange(pp * chunks).reshape(pp, chunks))
 
     def whole(self, kinds: FloatArray) -> FloatArray:
         """Values of kinds (n, d) on every virtual stage: ndarray (n, pp, chunks)."""
@@ -152,9 +107,124 @@ class StageSums:
 
     def by_rank(self, kinds: FloatArray) -> FloatArray:
         """Values of kinds (n, d) summed over the virtual stages of each rank: ndarray (n, pp)."""
-        d = kinds.shape[1]
-        counts = (self.kind[:, :, None] == np.arange(d)).sum(axis=1).astype(np.float64)  # (pp, d)
-        return np.asarray(kinds @ counts.T)
+        return np.asarray(kinds @ self.counts.T)
+
+    def total(self, kinds: FloatArray) -> FloatArray:
+        """Values of kinds (n, d) summed over all virtual stages: ndarray (n,)."""
+        return np.asarray(kinds @ self.counts.sum(axis=0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTables:
+    """What each kind of virtual stage holds, one table for each of the cases that occur in a batch.
+
+    Attributes
+    ----------
+    kinds : Kinds
+        Alike in every case.
+    blocks : ndarray (cases, blocks, d)
+        How many blocks of each kind a stage of each kind holds: layers, embedding, head.
+    recomputed : ndarray (cases, layer kinds, d)
+        How many layers of each kind recomputation works on.
+    """
+
+    kinds: Kinds
+    blocks: FloatArray
+    recomputed: FloatArray
+
+    @classmethod
+    def of(cls, tables: Sequence[FloatArray], again: Sequence[FloatArray]) -> StageTables:
+        """From `assignment` of each case and the layers of it that recomputation works on: (.., pp, chunks) each."""
+        shape, count = tables[0].shape[1:], len(tables[0])
+        joined = np.stack(
+            [np.concatenate([t, a]).reshape(count + len(a), -1) for t, a in zip(tables, again, strict=True)]
+        )
+        _, first, kind = np.unique(joined.reshape(-1, joined.shape[2]), axis=1, return_index=True, return_inverse=True)
+        held = joined[:, :, first]
+        return cls(Kinds.of(kind.reshape(shape)), held[:, :count], held[:, count:])
+
+
+@lru_cache(maxsize=4096)
+def stage_tables(model: ModelSpec, pp: int, vpp: int, schedule: str, splits: tuple[int, ...]) -> StageTables:
+    """Tables of these splits where recomputation works on every layer; kept."""
+    tables = [assignment(model, pp, vpp, schedule, split) for split in splits]
+    return StageTables.of(tables, [table[:-2] for table in tables])
+
+
+_FEW = 16
+"""Fewest layouts of a case for which a product of its own is worth its call."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageSums:
+    """Sums of per-block values over virtual stages that share (pp, vpp, schedule), each distinct stage once.
+
+    Deep pipelines have dozens of virtual stages and few kinds of them: a first, a last, and equal ones
+    between. Arithmetic runs on the kinds, d of them; `whole` lays the result out over all stages.
+
+    Attributes
+    ----------
+    tables : StageTables
+    case : ndarray (n,)
+        Which table each layout has.
+    """
+
+    tables: StageTables
+    case: IntArray
+
+    @classmethod
+    def of(cls, model: ModelSpec, pp: int, vpp: int, schedule: str, splits: IntArray) -> StageSums:
+        """For layouts of `splits`, ndarray (n,)."""
+        unique, case = distinct(splits)
+        return cls(stage_tables(model, pp, vpp, schedule, tuple(map(int, unique))), case)
+
+    @property
+    def kinds(self) -> Kinds:
+        """Which virtual stages are alike."""
+        return self.tables.kinds
+
+    def sum(self, blocks: Sequence[FloatArray]) -> FloatArray:
+        """Of per-block values (each ndarray (n,); layers, then embedding and head): ndarray (n, d)."""
+        return self.sums(np.stack(blocks, axis=-1)[None])[0]
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Of several values of the blocks, (q, n, blocks), at once: ndarray (q, n, d)."""
+        return self._times(values, self.tables.blocks)
+
+    def again(self, layers: Sequence[FloatArray]) -> FloatArray:
+        """Of the recomputed layers, given the value of one of each kind (each ndarray (n,)): ndarray (n, d)."""
+        return self.sums_again(np.stack(layers, axis=-1)[None])[0]
+
+    def sums_again(self, values: FloatArray) -> FloatArray:
+        """Of several values of the recomputed layers, (q, n, layer kinds), at once: ndarray (q, n, d)."""
+        return self._times(values, self.tables.recomputed)
+
+    def _times(self, values: FloatArray, tables: FloatArray) -> FloatArray:
+        if len(tables) == 1:
+            return np.asarray(values @ tables[0])
+        if len(tables) * _FEW > values.shape[1]:
+            return np.asarray(np.matmul(values.swapaxes(0, 1), tables[self.case]).swapaxes(0, 1))
+        found = np.empty((*values.shape[:2], tables.shape[2]))
+        for i, table in enumerate(tables):
+            rows = np.flatnonzero(self.case == i)
+            found[:, rows] = values[:, rows] @ table
+        return found
+
+    def whole(self, kinds: FloatArray) -> FloatArray:
+        """`Kinds.whole`."""
+        return self.kinds.whole(kinds)
+
+    def by_rank(self, kinds: FloatArray) -> FloatArray:
+        """`Kinds.by_rank`."""
+        return self.kinds.by_rank(kinds)
+
+
+def distinct(values: IntArray) -> tuple[IntArray, IntArray]:
+    """The distinct values and which of them each one is, as `numpy.unique` says; most often there is one."""
+    if len(values) and values[0] == values[-1] and (values == values[0]).all():
+        return values[:1], np.zeros(len(values), dtype=np.int64)
+    unique, case = np.unique(values, return_inverse=True)
+    return unique, case.reshape(-1)
 
 
 def over_stages(

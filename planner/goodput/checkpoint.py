@@ -138,7 +138,7 @@ def _sizes(
     """Bytes of layouts that share (pp, vpp, schedule): in total, and of the node and rank with most."""
     held = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
     copies = float(get_schedule(schedule).directions)  # a bidirectional pipeline holds the model twice
-    dense, expert = held.dense.by_rank(), held.expert.by_rank()
+    dense, expert = held.by_rank()
     whole = [saved_bytes(workload, preset, part, held.weights.trained) / copies for part in (dense, expert)]
     base = [part.frozen * held.weights.frozen / copies for part in (dense, expert)]
 

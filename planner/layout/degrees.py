@@ -18,6 +18,7 @@ from hwmodels.topology import GroupShape
 from planner.frameworks.base import CP_KINDS, ORDERS
 from planner.layout import axes, placed
 from planner.layout.checked import normal_values
+from planner.layout.distinct import distinct_rows
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
 from planner.schedule import get as get_schedule
@@ -205,39 +206,6 @@ _DEFAULTS: dict[str, int] = {
 """Default of each field of `Layout` as it stands in a `LayoutBatch`."""
 
 
-_DENSE, _SMALL = 4, 1024
-"""Size of a table of whole numbers up to which it ranks n of them faster than sorting does: _DENSE * n + _SMALL."""
-
-
-def _ranks(values: IntArray) -> tuple[IntArray, int]:
-    """Position of each of n >= 1 values among the distinct ones in their order, and how many those are."""
-    low, high = int(values.min()), int(values.max())
-    if low == high:
-        return np.zeros(len(values), dtype=np.int64), 1
-    if high - low > _DENSE * len(values) + _SMALL:
-        unique, inverse = np.unique(values, return_inverse=True)
-        return inverse.reshape(-1), len(unique)
-    seen = np.zeros(high - low + 1, dtype=np.bool_)
-    seen[values - low] = True
-    rank = np.cumsum(seen) - 1
-    return rank[values - low], int(rank[-1]) + 1
-
-
-def distinct_rows(columns: Sequence[IntArray], n: int) -> tuple[IntArray, IntArray]:
-    """Rows of n that differ in some of the columns (each ndarray (n,)): as `LayoutBatch.distinct`."""
-    number, size = np.zeros(n, dtype=np.int64), 1
-    for column in columns if n else ():
-        codes, k = _ranks(column)
-        if k > 1:
-            number, size = number * k + codes, size * k
-        if size > _DENSE * n + _SMALL:  # more numbers than a table is worth
-            number, size = _ranks(number)
-    first = np.full(size if n else 0, -1, dtype=np.int64)
-    first[number[::-1]] = np.arange(n)[::-1]  # of equal indices the last is written
-    used = first >= 0
-    return first[used], (np.cumsum(used) - 1)[number]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class LayoutBatch:
     """Many layouts as arrays of one shape (``()`` for a single one).
@@ -297,8 +265,8 @@ class LayoutBatch:
     def __len__(self) -> int:
         return int(np.size(self.tp))
 
-    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> LayoutBatch:
-        """The layouts at `index` (integer positions or a mask)."""
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_] | slice) -> LayoutBatch:
+        """The layouts at `index` (integer positions, a mask, or a slice of them, which copies nothing)."""
         n = np.shape(self.tp[index])
 
         def one(column: IntArray) -> IntArray:

@@ -60,7 +60,7 @@ def states(
     shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
     total = {name: np.zeros((len(layouts), pp)) for name in States.__slots__}
     whole = np.zeros((len(layouts), pp))
-    for part, shard in zip((elements.dense.by_rank(), elements.expert.by_rank()), shards, strict=True):
+    for part, shard in zip(elements.by_rank(), shards, strict=True):
         per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
         each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}
         total["parameters"] += part.trained * each["parameters"] + part.frozen * each["frozen"]

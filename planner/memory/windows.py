@@ -56,7 +56,7 @@ def windows(
     unsharded gradients. Context parallel: what the attention of one layer receives
     (`planner.workload.context_parallel`).
     """
-    grad, parts = gradient_bytes(workload, preset), (elements.dense.by_rank(), elements.expert.by_rank())
+    grad, parts = gradient_bytes(workload, preset), elements.by_rank()
     boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
     pipeline = boundary * (2.0 * get_schedule(schedule).directions if pp > 1 else 0.0)
     exchanged = np.max([np.broadcast_to(b.exchange_bytes, boundary.shape) for b in lowered.layers], axis=0)
@@ -93,7 +93,7 @@ def _unsharded(
     width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
     first, kinds, last = block_parameters(model, layouts, workload)
     weights = elements.weights
-    parts = (elements.dense.by_rank(), elements.expert.by_rank())
+    parts = elements.by_rank()
     whole = sum((part.gathered_bytes(weights, whole=True) for part in parts), start=np.zeros(parts[0].all.shape))
 
     def gathered(block: LocalParameters) -> FloatArray:

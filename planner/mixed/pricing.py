@@ -36,6 +36,7 @@ from planner.priced import PricedModel, price_model
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
 from planner.step.assemble import Group, Shape, assemble, dag_groups, group_memory
+from planner.step.single import Single
 from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
@@ -143,9 +144,9 @@ class Pieces:
         return next(iter(dag_groups(self._priced[key], np.arange(1))))
 
 
-def joined_group(pieces: Sequence[Piece]) -> Group:
-    """One group whose pipeline rank r is that of the r-th piece; what a step has once is the slowest piece's."""
-    found: Group = _by_rank([piece.group for piece in pieces])
+def joined(pieces: Sequence[Piece]) -> Single:
+    """One layout whose pipeline rank r is that of the r-th piece; what a step has once is the slowest piece's."""
+    found: Single = _by_rank([piece.group.single(0) for piece in pieces])
     return found
 
 
@@ -169,37 +170,35 @@ def _by_rank(values: Sequence[Any]) -> Any:
 
 
 def crossed(
-    pieces: Pieces, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece], group: Group
-) -> tuple[Group, Crossing]:
-    """The group with what crosses between fabrics, and what that is a step for all replicas of the kind."""
+    pieces: Pieces, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece], one: Single
+) -> tuple[Single, Crossing]:
+    """The layout with what crosses between fabrics, and what that is a step for all replicas of the kind."""
     cluster, layout = pieces.cluster, arrangement.layout
     home = [island(cluster, pool) for pool in each.pools]
     moved = {"pp_comm": 0.0, "dp_comm": 0.0}
     usd = 0.0
-    durations = group.durations
+    costs = one.costs
     if len(set(home)) > 1:
         onward, back, sent, paid = _sends(cluster, layout, each, ranks)
-        durations = replace(
-            durations, onward=np.where(onward > 0, onward, durations.onward),
-            back=np.where(back > 0, back, durations.back),
+        costs = replace(
+            costs, send_forward_s=np.where(onward > 0, onward, costs.send_forward_s),
+            send_backward_s=np.where(back > 0, back, costs.send_backward_s),
         )  # fmt: skip
         moved["pp_comm"], usd = sent, paid
-        if durations.tied.any() and home[0] != home[-1]:
-            durations = replace(durations, tied=_tied(pieces, layout, each, ranks[0]))
+        if costs.tied_s.any() and home[0] != home[-1]:
+            costs = replace(costs, tied_s=_tied(pieces, layout, each, ranks[0]))
     fabrics = sorted({island(cluster, pool): pool for r in arrangement.replicas for pool in r.pools}.values())
     if len(fabrics) > 1:
-        if float(durations.sync.sum()) > 0:
+        if any(float(piece.priced.sync_s.sum()) > 0 for piece in ranks):
             way = bridge(cluster, fabrics, 1)
             norm = collectives.seconds(way, "all_reduce", 4.0, _shape(1, len(fabrics), 1)).mid
-            durations = replace(durations, sync=durations.sync + norm)
-        over, bytes_over, paid = _reductions(cluster, arrangement, each, ranks, group)
+            costs = replace(costs, sync_s=costs.sync_s + norm)
+        over, bytes_over, paid = _reductions(cluster, arrangement, each, ranks, one)
         if over.any():
-            beside = durations.beside
-            beside = replace(beside, first_reduce=beside.first_reduce + over, reduce=beside.reduce + over)
-            durations = replace(durations, beside=beside)
+            costs = replace(costs, reduce_s=costs.reduce_s + over[..., None])
             moved["dp_comm"] = bytes_over
             usd += paid
-    return replace(group, durations=durations), Crossing(moved, usd)
+    return replace(one, costs=costs), Crossing(moved, usd)
 
 
 def _shape(ranks: int, nodes: int, stride: int) -> GroupShape:
@@ -267,7 +266,7 @@ def _tied(pieces: Pieces, layout: Layout, each: Replicas, first: Piece) -> Float
 
 
 def _reductions(
-    cluster: Cluster, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece], group: Group
+    cluster: Cluster, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece], one: Single
 ) -> tuple[FloatArray, float, float]:
     """Seconds of the all-reduce of one bucket over the fabrics of each stage's replicas: ndarray (1, pp, chunks).
 
@@ -278,27 +277,27 @@ def _reductions(
     across = [arrangement.islands(cluster, stage) for stage in range(layout.pp)]
     busy = sum(len(pools) > 1 for pools in across)
     first = ranks[0]
-    chunks = group.durations.beside.reduce.shape[2]
-    over = np.zeros((1, layout.pp, chunks))
-    if not busy or group.comm.reduce == "none":
+    over = np.zeros(one.costs.reduce_s.shape[:3])
+    if not busy or one.comm.reduce == "none":
         return over, 0.0, 0.0
     held = stage_elements(
-        first.priced.model, first.priced.workload, first.priced.layouts, first.priced.preset, group.pp, group.vpp,
-        group.schedule,
+        first.priced.model, first.priced.workload, first.priced.layouts, first.priced.preset, one.pp, one.vpp,
+        one.schedule,
     )  # fmt: skip
     grad = gradient_bytes(first.priced.workload, first.priced.preset)
-    whole = (held.dense.trained + held.expert.trained) * grad  # (1, pp, chunks), bytes of one tensor-parallel rank
+    trained = held.kinds.whole(held.dense.trained + held.expert.trained)
+    whole = trained * grad  # (1, pp, chunks), bytes of one tensor-parallel rank
     nbytes = usd = 0.0
     for stage, pools in enumerate(across):
         if len(pools) < 2:
             continue
         shard = min(arrangement.sharers(cluster, stage, pool) for pool in pools) * layout.cp
         flows = layout.tp * shard * busy
-        size = whole[0, stage] / group.comm.buckets / shard
+        size = whole[0, stage] / one.comm.buckets / shard
         way = bridge(cluster, pools, flows)
         over[0, stage] = collectives.seconds(way, "all_reduce", size, _shape(1, len(pools), flows)).mid
         n = len(pools)
-        runs = each.microbatches if group.comm.reduce == "each" else 1
+        runs = each.microbatches if one.comm.reduce == "each" else 1
         amount = 2.0 * (n - 1) * float(whole[0, stage].sum()) * layout.tp * runs  # of all fabrics together, by a ring
         nbytes += amount
         usd += amount / 1e9 * max(_usd_per_gb(cluster, a, b) for a in pools for b in pools if a != b)

@@ -35,7 +35,7 @@ from planner.layout import RuleContext
 from planner.layout import faults as layout_faults
 from planner.memory import OUT
 from planner.mixed.arrangement import Arrangement, Replicas, faults
-from planner.mixed.pricing import Crossing, Piece, Pieces, crossed, joined_group
+from planner.mixed.pricing import Crossing, Piece, Pieces, crossed, joined
 from planner.model.spec import ModelSpec
 from planner.notes import memory_notes, notes
 from planner.plan import Workload
@@ -46,9 +46,9 @@ from planner.simulate.costs import StageCosts
 from planner.simulate.dag import Dag, NodeKind, build_dag, durations
 from planner.simulate.maxplus import simulate, step_seconds
 from planner.simulate.timing import Timing
-from planner.step.assemble import Group
 from planner.step.intervals import interval, shifted
 from planner.step.link_traffic import link_traffic
+from planner.step.single import Single
 
 FloatArray = NDArray[np.float64]
 UNIFORM_RULES = frozenset({"world-product", "gbs-microbatch"})
@@ -61,14 +61,14 @@ class Kind:
 
     replicas: Replicas
     pieces: list[Piece]
-    group: Group
+    one: Single
     crossing: Crossing
     dag: Dag
 
     @property
     def costs(self) -> StageCosts:
         """Durations of its nodes."""
-        return self.group.durations.costs(np.arange(1))
+        return self.one.costs
 
     def memory(self) -> list[StageMemory]:
         """Of each pipeline rank, with what its own device has."""
@@ -124,9 +124,9 @@ def mixture(pieces: Pieces, arrangement: Arrangement, base: int | None = None) -
     kinds = []
     for each in arrangement.replicas:
         found = pieces.of(arrangement, each, base)
-        group, crossing = crossed(pieces, arrangement, each, found, joined_group(found))
-        dag = build_dag(group.schedule, group.pp, each.microbatches, group.vpp, group.comm)
-        kinds.append(Kind(each, found, group, crossing, dag))
+        one, crossing = crossed(pieces, arrangement, each, found, joined(found))
+        dag = build_dag(one.schedule, one.pp, each.microbatches, one.vpp, one.comm)
+        kinds.append(Kind(each, found, one, crossing, dag))
     return Mixture(arrangement, kinds, pieces)
 
 
@@ -187,9 +187,8 @@ def step_of(mix: Mixture, *, with_timeline: bool = False) -> Step:
     kind = mix.kinds[last]
     spent = _phases(mix, timings, mid)
     first = kind.pieces[0]
-    low, own, high = interval(step_seconds(kind.dag, durations(kind.dag, shifted(kind.costs, kind.group.spreads, 0))))
+    low, own, high = interval(step_seconds(kind.dag, durations(kind.dag, shifted(kind.costs, kind.one.spreads, 0))))
     seconds = Interval(low * mid / own, mid, high * mid / own)
-    count = kind.replicas.microbatches
     formula = formula_of(work)
     flops = model_flops(pieces.model, work, formula)
     hardware = hardware_flops(pieces.model, work, layout, formula)
@@ -205,10 +204,10 @@ def step_of(mix: Mixture, *, with_timeline: bool = False) -> Step:
     every = [row for rows in spent for row in rows]
     return Step(
         step_s=seconds,
-        lower_bound_s=min(mid, max(overlapped_seconds(k.group, 0, k.replicas.microbatches) for k in mix.kinds)),
-        upper_bound_s=max(mid, *(serial_seconds(k.group, 0, k.replicas.microbatches) for k in mix.kinds)),
+        lower_bound_s=min(mid, max(overlapped_seconds(k.one) for k in mix.kinds)),
+        upper_bound_s=max(mid, *(serial_seconds(k.one) for k in mix.kinds)),
         phases=spent[last],
-        hidden_comm_s=hidden_seconds(kind.group, 0, count, timeline.hidden_seconds(kind.dag, timings[last], 0)),
+        hidden_comm_s=hidden_seconds(kind.one, timeline.hidden_seconds(kind.dag, timings[last], 0)),
         bubble_fraction=_bubble(mix, spent, mid) if len(mix.kinds) > 1 else (
             sum(row["bubble"] for row in every) / (len(every) * mid)
         ),
@@ -232,7 +231,7 @@ def _phases(mix: Mixture, timings: list[Timing], step_s: float) -> list[list[dic
     """Seconds by phase of every pipeline rank of every kind; a kind that waits for another one waits in a bubble."""
     found = []
     for kind, timing in zip(mix.kinds, timings, strict=True):
-        rows = phase_seconds(kind.group, 0, kind.replicas.microbatches, timeline.phases(kind.dag, timing, 0))
+        rows = phase_seconds(kind.one, timeline.phases(kind.dag, timing, 0))
         for row in rows:
             row["bubble"] += max(step_s - float(timing.step_s[0]), 0.0)
         found.append(rows)
@@ -261,7 +260,7 @@ def _joules(
     rows: dict[int, list[dict[str, float]]] = {pool: [] for pool in peaks}
     done = dict.fromkeys(peaks, 0.0)
     for kind, phases in zip(mix.kinds, spent, strict=True):
-        each = kind.group.flops[0]
+        each = kind.one.flops[0]
         for rank, pool in enumerate(kind.replicas.pools):
             rows[pool] += [phases[rank]] * kind.replicas.count
             done[pool] += float(each[rank]) * kind.replicas.microbatches * kind.replicas.count * ranks

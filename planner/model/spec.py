@@ -7,6 +7,7 @@ the GEMMs of the cost model are all read from that list, so they cannot disagree
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from planner.model.attention import Attention, LatentAttention
@@ -160,7 +161,7 @@ class ModelSpec:
 
     def layer_kinds(self) -> tuple[DecoderLayer, ...]:
         """The distinct layers, in order of first appearance."""
-        return tuple(dict.fromkeys(self.layers))
+        return _distinct(self)
 
     @property
     def norm_width(self) -> int:
@@ -267,3 +268,8 @@ class ModelSpec:
                 )
                 idle += experts - experts * layer.ffn.top_k // layer.ffn.n_experts
         return self.parameters - idle
+
+
+@lru_cache(maxsize=64)
+def _distinct(model: ModelSpec) -> tuple[DecoderLayer, ...]:
+    return tuple(dict.fromkeys(model.layers))

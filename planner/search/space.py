@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from planner.layout import RULES, Layout, LayoutBatch, RuleContext, check
-from planner.layout.degrees import distinct_rows
+from planner.layout.distinct import distinct_rows
 from planner.layout.reads import FIELDS, fields_read
 from planner.model.spec import ModelSpec
 from planner.plan import Workload

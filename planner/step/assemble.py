@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hwmodels.collectives import beside
+from hwmodels.estimate import Estimate
+from planner.elements import BlockElements, stage_elements
 from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
 from planner.priced import PricedModel
@@ -22,6 +24,7 @@ from planner.simulate.costs import CommPlan, StageCosts
 from planner.step.data_parallel import (
     MAX_BUCKETS,
     DataParallelCosts,
+    DataParallelTraffic,
     bucket_counts,
     comm_plan,
     data_parallel_costs,
@@ -29,8 +32,10 @@ from planner.step.data_parallel import (
 )
 from planner.step.durations import Beside, Durations
 from planner.step.intervals import Spreads
-from planner.step.once import data_parallel_wait, optimizer, sends, tied
-from planner.step.stage_prices import StagePrices
+from planner.step.microbatch import Microbatches, microbatches
+from planner.step.moves import Axes
+from planner.step.once import optimizers
+from planner.step.single import Single
 from planner.workload.lower import Lowered
 from planner.workload.op import Block
 
@@ -42,13 +47,8 @@ _NOT_DATA_PARALLEL = frozenset(
     {"sp", "pp", "vpp", "schedule", "zero_stage", "mbs", "recompute", "recompute_modules", "recompute_layers",
      "offload_activations"}
 )  # fmt: skip
-_NOT_OF_A_MICROBATCH = frozenset(
-    {"pp", "vpp", "schedule", "zero_stage", "fsdp", "reshard", "offload_optimizer", "offload_parameters"}
-)  # fmt: skip
 DATA_PARALLEL_KEYS = tuple(f.name for f in fields(LayoutBatch) if f.name not in _NOT_DATA_PARALLEL)
 """Fields of a layout that its data-parallel traffic and optimizer depend on, in a group whose DAG has one shape."""
-MICROBATCH_KEYS = tuple(f.name for f in fields(LayoutBatch) if f.name not in _NOT_OF_A_MICROBATCH)
-"""Fields that compute and transfers of a micro-batch depend on there, with how many of them a step has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +61,6 @@ class Group:
         Positions in the batch that was assembled.
     durations : Durations
         Of the distinct micro-batches and the distinct data-parallel traffic of the layouts.
-    spreads : Spreads
-        Relative spread by law, for `planner.step.intervals`.
     """
 
     index: IntArray
@@ -73,7 +71,23 @@ class Group:
     microbatches: IntArray
     comm: CommPlan
     durations: Durations
-    spreads: Spreads
+
+    def take(self, positions: IntArray) -> Group:
+        """Some of the layouts, each with what it has alone: cheap to ask for everything about a few of many."""
+        return replace(
+            self,
+            index=self.index[positions],
+            layouts=self.layouts.take(positions),
+            microbatches=self.microbatches[positions],
+            durations=self.durations.take(positions),
+        )
+
+    def single(self, position: int) -> Single:
+        """One layout with everything that its step is made of."""
+        one = self.take(np.asarray([position]))
+        parts, hidden = one.phases
+        return Single(self.pp, self.vpp, self.schedule, int(one.microbatches[0]), self.comm, one.costs, parts, hidden,
+                      one.flops, one.spreads)  # fmt: skip
 
     @property
     def costs(self) -> StageCosts:
@@ -81,23 +95,41 @@ class Group:
         return self.durations.costs(np.arange(len(self.index)))
 
     @property
-    def parts(self) -> dict[str, FloatArray]:
-        """Seconds a micro-batch of each rank by phase, ndarray (b, pp).
+    def spreads(self) -> Spreads:
+        """Relative spread by law, for `planner.step.intervals`."""
+        d = self.durations
+        kernels, collectives = d.micro.work.prices.spreads()
+        updating = np.broadcast_to(d.optimizer.spread, d.optimizer.mid.shape).max(axis=1)
+        w, k = d.same_work, d.same_data
+        return Spreads(kernels[w], collectives[w], d.data.spread[k], d.micro.sends.spread[w], updating[k])
 
-        forward, backward, recompute, tp_comm, cp_comm, ep_comm, host time in `host`; they add up to the compute
-        nodes' durations.
+    @property
+    def phases(self) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+        """Seconds a micro-batch of each rank by phase, exposed and hidden behind compute: ndarray (b, pp) each.
+
+        forward, backward, recompute, tp_comm, cp_comm, ep_comm, host time in `host`; those exposed add up to the
+        compute nodes' durations.
         """
-        return {name: value[self.durations.same_work] for name, value in self.durations.work.parts.items()}
+        exposed, hidden = (
+            {name: value[self.durations.same_work] for name, value in each.items()}
+            for each in self.durations.micro.work.prices.phases()
+        )
+        return exposed, hidden
+
+    @property
+    def parts(self) -> dict[str, FloatArray]:
+        """Exposed seconds of `phases`."""
+        return self.phases[0]
 
     @property
     def hidden(self) -> dict[str, FloatArray]:
-        """Seconds a micro-batch hidden behind compute, by phase: ndarray (b, pp)."""
-        return {name: value[self.durations.same_work] for name, value in self.durations.work.hidden.items()}
+        """Hidden seconds of `phases`."""
+        return self.phases[1]
 
     @property
     def flops(self) -> FloatArray:
         """FLOPs a micro-batch executed by a rank, recomputation included: ndarray (b, pp)."""
-        return self.durations.work.flops[self.durations.same_work]
+        return self.durations.micro.work.prices.flops()[self.durations.same_work]
 
 
 def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[Shape]:
@@ -172,63 +204,102 @@ def assemble(
 
 
 def assemble_all(priced: PricedModel, shapes: Sequence[Shape]) -> list[Group]:
-    """The group of each shape (`dag_groups`); their data-parallel traffic is priced together."""
-    plans, traffic, same = [], [], []
-    for index, pp, vpp, schedule, zero_stage, sharing, reshard, buckets in shapes:
-        plans.append(comm_plan(priced.model, priced.preset, pp, vpp, zero_stage, sharing, schedule,
-                               priced.workload.mtp_layers, reshard, buckets))  # fmt: skip
-        layouts = priced.layouts.take(index)
-        first, inverse = layouts.distinct(DATA_PARALLEL_KEYS)
-        traffic.append(
-            data_parallel_traffic(priced.model, priced.workload, layouts.take(first), priced.cluster, priced.preset,
-                                  plans[-1], pp, vpp, schedule, zero_stage)
-        )  # fmt: skip
-        same.append((layouts, layouts.take(first), inverse))
-    costs = data_parallel_costs(priced.cluster, traffic)
-    return [
-        _assembled(priced, shape, layouts, plan, alike, data, inverse)
-        for shape, plan, (layouts, alike, inverse), data in zip(shapes, plans, same, costs, strict=True)
-    ]
+    """The group of each shape (`dag_groups`).
+
+    Shapes share what they have alike: the micro-batches of a pipeline serve every ZeRO class, and the laws of
+    collectives and of the optimizer are asked once for all shapes.
+    """
+    if not shapes:
+        return []
+    pipelines = list(dict.fromkeys(shape[1:4] for shape in shapes))
+    members = [[i for i, shape in enumerate(shapes) if shape[1:4] == pipeline] for pipeline in pipelines]
+    indices = [np.concatenate([shapes[i][0] for i in each]) for each in members]
+    micro: dict[int, tuple[Microbatches, IntArray]] = {}
+    for (found, same), each in zip(microbatches(priced, pipelines, indices), members, strict=True):
+        for i, part in zip(each, np.split(same, np.cumsum([len(shapes[i][0]) for i in each])[:-1]), strict=True):
+            micro[i] = found, part
+    data = _Data.of(priced, shapes)
+    return [_group(priced, shape, *micro[i], data, i) for i, shape in enumerate(shapes)]
 
 
-def _assembled(
-    priced: PricedModel, shape: Shape, layouts: LayoutBatch, comm: CommPlan, alike: LayoutBatch,
-    data: DataParallelCosts, same_data: IntArray,
-) -> Group:  # fmt: skip
-    """The group of one shape; `alike` have its distinct data-parallel traffic, which costs `data`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Data:
+    """Data-parallel traffic of all shapes: the distinct layouts of one after those of another.
+
+    Attributes
+    ----------
+    layouts : LayoutBatch
+        Of all shapes, one after another, as `whole` cuts them.
+    rows : list of slice
+        Of `axes`, the distinct traffic of each shape.
+    same : list of ndarray
+        Which of them each layout of a shape has.
+    """
+
+    layouts: LayoutBatch
+    whole: list[slice]
+    axes: Axes
+    rows: list[slice]
+    same: list[IntArray]
+    plans: list[CommPlan]
+    costs: list[DataParallelCosts]
+    optimizers: list[Estimate]
+
+    @classmethod
+    def of(cls, priced: PricedModel, shapes: Sequence[Shape]) -> _Data:
+        """Find the distinct traffic of each shape, and price all of it together."""
+        layouts = priced.layouts.take(np.concatenate([shape[0] for shape in shapes]))
+        sizes = [len(shape[0]) for shape in shapes]
+        # pp has no part in it: its place holds the shape
+        owner = np.repeat(np.arange(len(shapes)), sizes)
+        first, inverse = replace(layouts, pp=owner).distinct(("pp", *DATA_PARALLEL_KEYS))
+        ends = np.searchsorted(owner[first], np.arange(len(shapes) + 1))
+        rows = [slice(int(a), int(b)) for a, b in pairwise(ends)]
+        cuts = np.concatenate([[0], np.cumsum(sizes)])
+        whole = [slice(int(a), int(b)) for a, b in pairwise(cuts)]
+        axes = Axes(layouts.take(first), priced.cluster)
+        plans, traffic = _traffic(priced, shapes, axes, rows)
+        costs = data_parallel_costs(priced.cluster, traffic)
+        alike = [axes.layouts.take(each) for each in rows]
+        return cls(
+            layouts,
+            whole,
+            axes,
+            rows,
+            [inverse[part] - each.start for part, each in zip(whole, rows, strict=True)],
+            plans,
+            costs,
+            optimizers(priced, costs, alike, [shape[1:4] for shape in shapes]),
+        )
+
+
+def _traffic(
+    priced: PricedModel, shapes: Sequence[Shape], axes: Axes, rows: list[slice]
+) -> tuple[list[CommPlan], list[DataParallelTraffic]]:
+    """What each shape moves."""
+    model, workload, preset = priced.model, priced.workload, priced.preset
+    blocks = BlockElements.of(model, workload, axes.layouts)
+    plans, traffic = [], []
+    for (_, pp, vpp, schedule, zero_stage, sharing, reshard, buckets), own in zip(shapes, rows, strict=True):
+        plan = comm_plan(model, preset, pp, vpp, zero_stage, sharing, schedule, workload.mtp_layers, reshard, buckets)
+        layouts = axes.layouts.take(own)
+        held = stage_elements(model, workload, layouts, preset, pp, vpp, schedule, blocks.take(own))
+        traffic.append(data_parallel_traffic(workload, axes, own, held, preset, plan, pp, schedule, zero_stage))
+        plans.append(plan)
+    return plans, traffic
+
+
+def _group(priced: PricedModel, shape: Shape, micro: Microbatches, same: IntArray, data: _Data, i: int) -> Group:
+    """The group of the i-th shape."""
     index, pp, vpp, schedule, zero_stage, *_ = shape
-    first, same_work = layouts.distinct(MICROBATCH_KEYS)
-    stages = StagePrices.of(priced, index[first], pp, vpp, schedule)
-    work = stages.work()
-    onward, back, sending = sends(priced, stages.layouts, stages.rows, pp, vpp, schedule)
-    update = optimizer(priced, data, alike, pp, vpp, schedule)
-    updating = np.broadcast_to(update.spread, update.mid.shape).max(axis=1)
-    durations = Durations(
-        work,
-        same_work,
-        stages.ends(),
-        onward,
-        back,
-        data_parallel_wait(priced, stages.layouts, work.busy, stages.microbatches),
-        tied(priced, stages.layouts, pp),
-        _beside(priced, alike, data, comm, zero_stage),
-        same_data,
-        update.mid,
-        data.gather_s.mid,
-        data.mirror_s.mid,
-        priced.sync_s[index],
-        float(priced.preset.step_s.value),
-        comm.buckets,
-    )
-    spreads = (work.kernel_spread[same_work], work.comm_spread[same_work], data.spread[same_data],
-               sending[same_work], updating[same_data])  # fmt: skip
-    counts = layouts.microbatches(priced.workload.gbs)
-    return Group(index, layouts, pp, vpp, schedule, counts, comm, durations, Spreads(*spreads))
+    layouts, costs, comm = data.layouts.take(data.whole[i]), data.costs[i], data.plans[i]
+    beside = _beside(data.axes, data.rows[i], costs, comm, zero_stage)
+    durations = Durations(micro, same, costs, beside, data.optimizers[i], data.same[i], priced.sync_s[index],
+                          float(priced.preset.step_s.value), comm)  # fmt: skip
+    return Group(index, layouts, pp, vpp, schedule, layouts.microbatches(priced.workload.gbs), comm, durations)
 
 
-def _beside(
-    priced: PricedModel, layouts: LayoutBatch, data: DataParallelCosts, comm: CommPlan, zero_stage: int
-) -> Beside:
+def _beside(axes: Axes, rows: slice, data: DataParallelCosts, comm: CommPlan, zero_stage: int) -> Beside:
     """What data-parallel traffic takes, and what it takes from the compute beside it.
 
     Traffic that runs beside compute slows it (`hwmodels.collectives.beside`): the backward that
@@ -236,10 +307,9 @@ def _beside(
     itself, except for the last gradients and the first gather, which have nothing to run beside. Copies between the
     buffers of FSDP's collectives and its parameters hold up the compute itself.
     """
-    shape = layouts.group("fsdp" if zero_stage else "dp_cp", priced.cluster)
-    nodes, ranks = shape.nodes[:, None, None], shape.ranks_per_node[:, None, None]
-    reducing = beside(priced.cluster, "reduce_scatter" if zero_stage else "all_reduce", nodes, ranks)
-    gathering = beside(priced.cluster, "all_gather", nodes, ranks)
+    axis = "fsdp" if zero_stage else "dp_cp"
+    reducing = axes.beside("reduce_scatter" if zero_stage else "all_reduce", axis, rows)
+    gathering = axes.beside("all_gather", axis, rows)
     reduces, gathers = comm.reduce in ("bucketed", "each"), comm.unshard in ("each", "forward")
     ahead = comm.prefetch > 0 and gathers
     unshard, reduce = data.unshard_s.mid, data.reduce_s.mid

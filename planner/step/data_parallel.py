@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
 from hwmodels.topology import GroupShape
-from planner.elements import stage_elements
+from planner.elements import StageElements
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.layout.axes import crossings
@@ -25,8 +25,9 @@ from planner.precision import recipe_of
 from planner.schedule import get as get_schedule
 from planner.shard_copies import copy_in_seconds, copy_out_seconds
 from planner.simulate.costs import CommPlan
-from planner.stages import StageSums
+from planner.stages import Kinds
 from planner.state import block_parameters, gathers, gradient_bytes, reduces_each
+from planner.step.moves import Axes, Move, price_moves
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -35,9 +36,7 @@ MAX_BUCKETS = 40
 change the exposed first and last piece by less than 1/40 of the traffic."""
 
 
-def bucket_counts(
-    model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset
-) -> IntArray:
+def bucket_counts(model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset) -> IntArray:
     """Gradient buckets of a virtual stage for each layout below stage 3: ndarray (n,).
 
     ``ceil(bytes / bucket)``: the gradients of a stage's layers over the bytes of a bucket (DDP ``bucket_cap_mb``, whose
@@ -119,7 +118,9 @@ class DataParallelCosts:
 
     Attributes
     ----------
-    unshard_s, reduce_s : Estimate (n, pp, chunks)
+    kinds : Kinds
+        Of the virtual stages, d of them.
+    unshard_s, reduce_s : Estimate (n, d)
         One bucket.
     gather_s : Estimate (n, pp)
         Parameters after a sharded optimizer step.
@@ -129,11 +130,12 @@ class DataParallelCosts:
         Trained parameters of a rank whose optimizer it runs (its shard).
     other : ndarray (n, pp)
         Those of them that are no hidden matrix.
-    copy_out_s, copy_in_s : ndarray (n, pp, chunks)
+    copy_out_s, copy_in_s : ndarray (n, d)
         Computing stream of one bucket: a gathered buffer to its parameters, gradients to the buffer that is reduced
         (`planner.shard_copies`); zero where the framework has one flat parameter.
     """
 
+    kinds: Kinds
     unshard_s: Estimate
     reduce_s: Estimate
     gather_s: Estimate
@@ -146,44 +148,22 @@ class DataParallelCosts:
     @property
     def spread(self) -> FloatArray:
         """Relative spread of all of it, weighted by seconds: ndarray (n,)."""
-        parts = [(self.unshard_s, (1, 2)), (self.reduce_s, (1, 2)), (self.gather_s, (1,)), (self.mirror_s, (1,))]
-        seconds = sum((p.mid.sum(axis=axes) for p, axes in parts), start=np.zeros(len(self.elements)))
-        weighted = sum(((p.mid * p.spread).sum(axis=axes) for p, axes in parts), start=np.zeros(len(self.elements)))
+        counts = self.kinds.counts.sum(axis=0)
+        parts = [(p, counts) for p in (self.unshard_s, self.reduce_s)]
+        parts += [(p, np.ones(p.mid.shape[1])) for p in (self.gather_s, self.mirror_s)]
+        seconds = sum((p.mid @ times for p, times in parts), start=np.zeros(len(self.elements)))
+        weighted = sum(((p.mid * p.spread) @ times for p, times in parts), start=np.zeros(len(self.elements)))
         return np.divide(weighted, seconds, out=np.zeros_like(seconds), where=seconds > 0)
 
+    def take(self, rows: IntArray) -> DataParallelCosts:
+        """Those of `rows`."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Move:
-    """One collective of every stage: `times` operations of `nbytes` (n, d) over groups whose fields are (n, 1).
+        def estimate(e: Estimate) -> Estimate:
+            return Estimate(e.mid[rows], np.broadcast_to(e.spread, e.mid.shape)[rows])
 
-    The d are kinds of stages, or ranks.
-    """
-
-    op: str
-    nbytes: FloatArray
-    shape: GroupShape
-    times: FloatArray | float = 1.0
-
-
-def price_moves(cluster: Cluster, moves: Sequence[Move]) -> list[Estimate]:
-    """Seconds of each, by one call of the law for all moves of an operation: Estimates (n, d)."""
-    found: dict[int, Estimate] = {}
-    for op in dict.fromkeys(move.op for move in moves):
-        mine = [i for i, move in enumerate(moves) if move.op == op]
-        sizes = [moves[i].nbytes for i in mine]
-
-        def joined(name: str, mine: list[int] = mine) -> IntArray:
-            parts = (np.broadcast_to(getattr(moves[i].shape, name), moves[i].nbytes.shape) for i in mine)
-            return np.concatenate([part.reshape(-1) for part in parts])
-
-        shape = GroupShape(*(joined(f.name) for f in fields(GroupShape)))
-        every = collectives.seconds(cluster, op, np.concatenate([size.reshape(-1) for size in sizes]), shape)
-        cuts = np.cumsum([size.size for size in sizes])[:-1]
-        values = (np.split(np.broadcast_to(part, every.mid.shape), cuts) for part in (every.mid, every.spread))
-        for i, mid, spread in zip(mine, *values, strict=True):
-            like = moves[i].nbytes.shape
-            found[i] = Estimate(mid.reshape(like), spread.reshape(like)) * moves[i].times
-    return [found[i] for i in range(len(moves))]
+        unshard, reduce, gather, mirror = map(estimate, (self.unshard_s, self.reduce_s, self.gather_s, self.mirror_s))
+        rest = (v[rows] for v in (self.elements, self.other, self.copy_out_s, self.copy_in_s))
+        return DataParallelCosts(self.kinds, unshard, reduce, gather, mirror, *rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,17 +172,15 @@ class DataParallelTraffic:
 
     Attributes
     ----------
-    kinds : StageSums
-        Of the virtual stages; `unshard` and `reduce` are by kind, `gather` by rank.
     unshard, reduce, gather : tuple of Move
-        One after another.
-    shards_s : ndarray (n, pp, chunks)
+        One after another; `unshard` and `reduce` by kind, `gather` by rank.
+    shards_s : ndarray (n, d)
         Of shards from host memory before each gather.
-    mirror_s, elements, other, copy_out_s, copy_in_s
+    kinds, mirror_s, elements, other, copy_out_s, copy_in_s
         As in `DataParallelCosts`.
     """
 
-    kinds: StageSums
+    kinds: Kinds
     unshard: tuple[Move, ...]
     reduce: tuple[Move, ...]
     gather: tuple[Move, ...]
@@ -218,25 +196,20 @@ def data_parallel_costs(cluster: Cluster, traffic: Sequence[DataParallelTraffic]
     """Price the traffic of any number of groups of layouts together."""
     moves = [move for each in traffic for move in (*each.unshard, *each.reduce, *each.gather)]
     priced = iter(price_moves(cluster, moves))
+
+    def total(moves: tuple[Move, ...], like: FloatArray) -> Estimate:
+        if not moves:
+            return Estimate.of(np.zeros_like(like))
+        return sum(islice(priced, len(moves) - 1), start=next(priced))
+
     found = []
     for each in traffic:
-        nothing, none = (Estimate.of(np.zeros_like(like)) for like in (each.shards_s, each.elements))
-
-        def stages(moves: tuple[Move, ...], each: DataParallelTraffic = each, empty: Estimate = nothing) -> Estimate:
-            if not moves:
-                return empty
-            total = sum(islice(priced, len(moves) - 1), start=next(priced))
-            spread = np.broadcast_to(total.spread, total.mid.shape)
-            return Estimate(each.kinds.whole(total.mid), each.kinds.whole(spread))
-
-        unshard, reduce = stages(each.unshard), stages(each.reduce)
+        unshard, reduce = total(each.unshard, each.shards_s), total(each.reduce, each.shards_s)
         if each.shards_s.any():
             unshard = unshard + Estimate.of(each.shards_s)
-        gather = none
-        if each.gather:
-            gather = sum(islice(priced, len(each.gather) - 1), start=next(priced))
+        gather = total(each.gather, each.elements)
         rest = (each.mirror_s, each.elements, each.other, each.copy_out_s, each.copy_in_s)
-        found.append(DataParallelCosts(unshard, reduce, gather, *rest))
+        found.append(DataParallelCosts(each.kinds, unshard, reduce, gather, *rest))
     return found
 
 
@@ -244,21 +217,13 @@ def data_parallel_costs(cluster: Cluster, traffic: Sequence[DataParallelTraffic]
 class _Way:
     """How layouts gather parameters and reduce gradients: bytes (n, d) to moves."""
 
-    layouts: LayoutBatch
-    cluster: Cluster
+    axes: Axes
+    rows: slice
+    fsdp: FloatArray
+    expert_shard: FloatArray
     preset: FrameworkPreset
     zero_stage: int
     has_experts: bool
-
-    @property
-    def fsdp(self) -> FloatArray:
-        """Ranks that share dense state: ndarray (n, 1)."""
-        return (self.layouts.fsdp_degree * self.layouts.cp).astype(np.float64)[:, None]
-
-    @property
-    def expert_shard(self) -> FloatArray:
-        """Ranks that share expert state: ndarray (n, 1)."""
-        return self.layouts.expert_shard.astype(np.float64)[:, None]
 
     @property
     def whole(self) -> bool:
@@ -266,10 +231,7 @@ class _Way:
         return self.zero_stage == 1 and self.preset.zero1_all_reduce and not self.has_experts
 
     def _move(self, op: str, nbytes: FloatArray, axis: str, times: FloatArray | float = 1.0) -> Move:
-        shape = self.layouts.group(axis, self.cluster)
-        parts: list[NDArray[Any]] = [getattr(shape, f.name) for f in fields(GroupShape)]
-        wide = (np.broadcast_to(part, shape.nodes.shape)[:, None] for part in parts)
-        return Move(op, nbytes, GroupShape(*wide), times)
+        return Move(op, nbytes, self.axes.shape(axis, self.rows), times)
 
     def gathered(self, dense: FloatArray, expert: FloatArray) -> tuple[Move, ...]:
         """Of parameters."""
@@ -294,14 +256,13 @@ class _Way:
 
 
 def data_parallel_traffic(
-    model: ModelSpec,
     workload: Workload,
-    layouts: LayoutBatch,
-    cluster: Cluster,
+    axes: Axes,
+    rows: slice,
+    held: StageElements,
     preset: FrameworkPreset,
     plan: CommPlan,
     pp: int,
-    vpp: int,
     schedule: str,
     zero_stage: int,
 ) -> DataParallelTraffic:
@@ -310,25 +271,29 @@ def data_parallel_traffic(
     ZeRO-0 all-reduces gradients over dp·cp (experts over their own data-parallel group). ZeRO-1
     to 3 reduce-scatter within the shard group and all-reduce the shard over the replicas; ZeRO-1
     and 2 all-gather parameters after the step or behind the next forward, ZeRO-3 before use.
+
+    Parameters
+    ----------
+    rows : slice
+        Of the layouts of `axes`.
+    held : StageElements
+        Of these layouts.
     """
-    held = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
+    layouts, cluster, kinds = axes.layouts.take(rows), axes.cluster, held.kinds
     dense, expert = held.dense.trained, held.expert.trained
-    parts = held.dense, held.expert
-    sent, sent_expert = (part.gathered_bytes(held.weights, whole=zero_stage >= 3) for part in parts)
-    grad = gradient_bytes(workload, preset)
-    kinds = StageSums.of(model, pp, vpp, schedule, layouts.stage_layers)
-    k = float(plan.buckets)
+    sent, sent_expert = (p.gathered_bytes(held.weights, whole=zero_stage >= 3) for p in (held.dense, held.expert))
+    grad, k = gradient_bytes(workload, preset), float(plan.buckets)
     has_experts = bool(np.any(held.expert.all > 0))
-    way = _Way(layouts, cluster, preset, zero_stage, has_experts)
-    fsdp, expert_shard = way.fsdp, way.expert_shard
-    of, unshards = kinds.of_whole, plan.unshard != "none"
-    shards = np.zeros_like(dense)
-    if np.any(layouts.offload_parameters) and unshards:
-        own_bytes = (sent / fsdp[:, :, None] + sent_expert / expert_shard[:, :, None]) / k
-        shards = shard_seconds(cluster, own_bytes * layouts.offload_parameters[:, None, None])
+    fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None]
+    expert_shard = layouts.expert_shard.astype(np.float64)[:, None]
+    way = _Way(axes, rows, fsdp, expert_shard, preset, zero_stage, has_experts)
+    unshards, shards = plan.unshard != "none", np.zeros_like(dense)
+    if unshards and np.any(layouts.offload_parameters):
+        own_bytes = (sent / fsdp + sent_expert / expert_shard) / k
+        shards = shard_seconds(cluster, own_bytes * layouts.offload_parameters[:, None])
     own, own_expert = (1.0, 1.0) if zero_stage == 0 else (fsdp, expert_shard)
-    elements = np.asarray(dense.sum(axis=2) / own + expert.sum(axis=2) / own_expert)
-    mirror = Estimate.of(np.zeros(dense.shape[:2]))
+    elements = np.asarray(kinds.by_rank(dense) / own + kinds.by_rank(expert) / own_expert)
+    mirror = Estimate.of(np.zeros(elements.shape))
     if get_schedule(schedule).directions > 1:
         mirror = mirror_seconds(layouts, cluster, elements * grad, pp)
     copies = np.zeros_like(dense), np.zeros_like(dense)
@@ -336,13 +301,13 @@ def data_parallel_traffic(
         copies = _shard_copies(workload, preset, cluster, (sent + sent_expert) / k, (dense + expert) / k)
     return DataParallelTraffic(
         kinds,
-        way.gathered(of(sent) / k, of(sent_expert) / k) if unshards else (),
-        way.reduced(of(dense) * grad / k, of(expert) * grad / k) if plan.reduce != "none" else (),
-        way.gathered(sent.sum(axis=2), sent_expert.sum(axis=2)) if plan.gather_after_step else (),
+        way.gathered(sent / k, sent_expert / k) if unshards else (),
+        way.reduced(dense * grad / k, expert * grad / k) if plan.reduce != "none" else (),
+        way.gathered(kinds.by_rank(sent), kinds.by_rank(sent_expert)) if plan.gather_after_step else (),
         shards,
         mirror,
         elements,
-        np.asarray(held.dense.other.sum(axis=2) / own),
+        np.asarray(kinds.by_rank(held.dense.other) / own),
         *copies,
     )
 

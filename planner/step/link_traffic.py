@@ -150,8 +150,8 @@ def _stream_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
     whole = zero == 1 and preset.zero1_all_reduce and not np.any(held.expert.all > 0)
     axes = ((held.dense, "fsdp", "replica", "dp_cp"), (held.expert, "expert_shard", "expert_replica", "edp"))
     for part, shard, replica, every in axes:
-        gathered = float(part.gathered_bytes(held.weights, whole=zero >= 3).sum()) / pp * gathers
-        reduced = float(part.trained.sum()) * grad / pp * reductions
+        gathered = float(held.kinds.total(part.gathered_bytes(held.weights, whole=zero >= 3))[0]) / pp * gathers
+        reduced = float(held.kinds.total(part.trained)[0]) * grad / pp * reductions
         moves = [("all_gather", gathered, shard)]
         if zero == 0 or whole:
             moves.append(("all_reduce", reduced, shard if whole else every))

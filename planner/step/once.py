@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import collectives, kernels
 from hwmodels.estimate import Estimate
-from planner import optimizers
+from hwmodels.topology import GroupShape
 from planner.layout import LayoutBatch
-from planner.layout.axes import crossings, pair_shape
+from planner.layout.axes import crossings, pair_shape, stride
+from planner.layout.distinct import distinct_rows
 from planner.offload import optimizer_seconds
+from planner.optimizers import MAIN_DTYPES
+from planner.optimizers import get as get_optimizer
 from planner.precision import recipe_of
-from planner.priced import BLOCK_KEYS, PricedModel
+from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
 from planner.state import gradient_bytes
 from planner.step.data_parallel import DataParallelCosts
@@ -23,55 +30,152 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-def sends(
-    priced: PricedModel, layouts: LayoutBatch, rows: IntArray, pp: int, vpp: int, schedule: str
-) -> tuple[FloatArray, FloatArray, FloatArray]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Hops:
+    """Passages of a micro-batch from one rank to the next, h of them, in the order of the pipeline.
+
+    Attributes
+    ----------
+    here, there : ndarray (h,)
+        Ranks of each.
+    out, into : ndarray (h,)
+        Chunks of the stage that it leaves and of the stage that it enters.
+    """
+
+    here: IntArray
+    there: IntArray
+    out: IntArray
+    into: IntArray
+
+
+@lru_cache(maxsize=1024)
+def hops(pp: int, vpp: int, schedule: str) -> Hops:
+    """Where stages lie is the schedule's: in a V chunk 1 sends up the ranks. Kept."""
+    plan = get_schedule(schedule)
+    stages = [s for s in range(plan.n_stages(pp, vpp)) if (s + 1) % (pp * vpp)]
+    found = [(plan.rank_of(s, pp), plan.rank_of(s + 1, pp), plan.chunk_of(s, pp), plan.chunk_of(s + 1, pp))
+             for s in stages]  # fmt: skip
+    between = [hop for hop in found if hop[0] != hop[1]]
+    return Hops(*np.asarray(between, dtype=np.int64).reshape(-1, 4).T)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sends:
     """Seconds to pass one micro-batch's boundary tensor to the next and to the previous virtual stage.
 
-    Where stages lie is the schedule's: in a V chunk 1 sends up the ranks.
-
-    Returns
-    -------
+    Attributes
+    ----------
     forward, backward : ndarray (b, pp, chunks)
         Out of each virtual stage; zero at the ends of the pipeline and between stages of one rank.
     spread : ndarray (b,)
         Relative spread of these, the widest of a layout's hops.
     """
-    plan = get_schedule(schedule)
-    first, same = layouts.distinct((*BLOCK_KEYS, "dp", "pp"))
-    layouts, rows = layouts.take(first), rows[first]
-    forward, backward = (np.zeros((len(layouts), pp, plan.chunks(vpp))) for _ in range(2))
-    spread = np.zeros(len(layouts))
-    stages = [s for s in range(plan.n_stages(pp, vpp)) if (s + 1) % (pp * vpp)]
-    hops = [(s, plan.rank_of(s, pp), plan.rank_of(s + 1, pp)) for s in stages]
-    hops = [hop for hop in hops if hop[1] != hop[2]]
-    if not hops:
-        return forward[same], backward[same], spread[same]
-    cluster = priced.cluster
-    boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))[rows]
-    shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
-    sent = boundary / np.where(shares, layouts.tp, 1)
-    numbers, here, there = (np.asarray(column) for column in zip(*hops, strict=True))
-    crossing = crossings(layouts, here, there, cluster.gpus_per_node)
-    seconds = np.zeros(crossing.shape)
-    for nodes, chosen in ((1, ~crossing), (2, crossing)):
-        if chosen.any():
-            one = collectives.seconds(cluster, "send_recv", sent, pair_shape(layouts, nodes, here, there, cluster))
-            seconds = np.where(chosen, one.mid[:, None], seconds)
-            spread = np.where(chosen.any(axis=1), np.maximum(spread, one.spread), spread)
-    if shares.any():
-        shape = layouts.group("tp", cluster)
-        gathered = collectives.seconds(cluster, "all_gather", boundary, shape).mid
-        seconds = seconds + np.where(shares, gathered, 0.0)[:, None]
-    forward[:, here, [plan.chunk_of(int(s), pp) for s in numbers]] = seconds
-    backward[:, there, [plan.chunk_of(int(s) + 1, pp) for s in numbers]] = seconds
-    return forward[same], backward[same], spread[same]
+
+    forward: FloatArray
+    backward: FloatArray
+    spread: FloatArray
 
 
-def optimizer(
-    priced: PricedModel, data: DataParallelCosts, layouts: LayoutBatch, pp: int, vpp: int, schedule: str
-) -> Estimate:
-    """Seconds of the optimizer on each rank's shard: ndarray (b, pp).
+Pipeline = tuple[int, int, str]
+"""pp, vpp and schedule."""
+
+
+def sends(priced: PricedModel, indices: Sequence[IntArray], pipelines: Sequence[Pipeline]) -> list[Sends]:
+    """Of the layouts at each of `indices`, which share one of `pipelines`; priced together."""
+    hopping = [_Hopping.of(priced, index, hops(*pipeline)) for index, pipeline in zip(indices, pipelines, strict=True)]
+    inside, across = (_pair_seconds(priced, hopping, nodes) for nodes in (1, 2))
+    found = []
+    for (pp, vpp, schedule), one, near, far in zip(pipelines, hopping, inside, across, strict=True):
+        forward, backward = np.zeros((2, len(one.same), pp, get_schedule(schedule).chunks(vpp)))
+        seconds = np.where(one.crossing, far.mid[:, None], near.mid[:, None]) + _gathered(priced, one)[:, None]
+        forward[:, one.at.here, one.at.out] = seconds[one.same]
+        backward[:, one.at.there, one.at.into] = seconds[one.same]
+        found.append(Sends(forward, backward, np.maximum(near.spread, far.spread)[one.same]))
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hopping:
+    """Layouts of one pipeline that send alike, k of them.
+
+    Attributes
+    ----------
+    same : ndarray (b,)
+        Which of them each layout sends as.
+    boundary : ndarray (k,)
+        Bytes of a boundary tensor on a rank.
+    shares : ndarray (k,) of bool
+        Whether tensor-parallel ranks send a piece of it each, and gather it there.
+    crossing : ndarray (k, h) of bool
+        Whether a hop leaves a node.
+    """
+
+    at: Hops
+    layouts: LayoutBatch
+    same: IntArray
+    boundary: FloatArray
+    shares: NDArray[np.bool_]
+    crossing: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, priced: PricedModel, index: IntArray, at: Hops) -> _Hopping:
+        """Of the layouts at `index`."""
+        every = priced.layouts.take(index)
+        columns = (priced.inverse[index], stride(every, "pp"), every.pp, every.world)
+        first, same = distinct_rows(columns, len(index))
+        layouts = every.take(first)
+        boundary = np.broadcast_to(priced.lowered.boundary_bytes, (len(priced.embedding.forward.compute_s),))
+        shares = priced.preset.scatter_gather_p2p & (layouts.sp == 0) & (layouts.tp > 1)
+        crossing = np.zeros((len(layouts), 0), dtype=np.bool_)
+        if len(at.here):
+            crossing = crossings(layouts, at.here, at.there, priced.cluster.gpus_per_node)
+        return cls(at, layouts, same, boundary[priced.inverse[index[first]]], shares, crossing)
+
+    def sent(self) -> FloatArray:
+        """Bytes that a rank sends: ndarray (k,)."""
+        return np.asarray(self.boundary / np.where(self.shares, self.layouts.tp, 1))
+
+    def some(self, nodes: int) -> NDArray[np.bool_]:
+        """Layouts with hops within a node (1), or between two: ndarray (k,)."""
+        return np.asarray((self.crossing if nodes == 2 else ~self.crossing).any(axis=1))
+
+
+def _pair_seconds(priced: PricedModel, hopping: Sequence[_Hopping], nodes: int) -> list[Estimate]:
+    """Seconds of a hop within a node or between two, zero where a layout has none: Estimates (k,) each."""
+    chosen = [one.some(nodes) for one in hopping]
+    found = [Estimate(np.zeros(len(some)), np.zeros(len(some))) for some in chosen]
+    mine = [i for i, some in enumerate(chosen) if some.any()]
+    if not mine:
+        return found
+    shapes, sizes = [], []
+    for i in mine:
+        one, some = hopping[i], chosen[i]
+        shape = pair_shape(one.layouts.take(some), nodes, one.at.here, one.at.there, priced.cluster)
+        shapes.append([np.broadcast_to(getattr(shape, f.name), shape.nodes.shape) for f in fields(GroupShape)])
+        sizes.append(one.sent()[some])
+    whole = GroupShape(*(np.concatenate(parts) for parts in zip(*shapes, strict=True)))
+    every = collectives.seconds(priced.cluster, "send_recv", np.concatenate(sizes), whole)
+    cuts = np.cumsum([len(size) for size in sizes])[:-1]
+    spread = np.broadcast_to(every.spread, every.mid.shape)
+    for i, mid, wide in zip(mine, np.split(every.mid, cuts), np.split(spread, cuts), strict=True):
+        found[i].mid[chosen[i]], found[i].spread[chosen[i]] = mid, wide
+    return found
+
+
+def _gathered(priced: PricedModel, one: _Hopping) -> FloatArray:
+    """Seconds in which the receiver's tensor-parallel ranks put their pieces together: ndarray (k,)."""
+    found, gathering = np.zeros(len(one.layouts)), one.shares & bool(len(one.at.here))
+    if gathering.any():
+        shape = one.layouts.take(gathering).group("tp", priced.cluster)
+        found[gathering] = collectives.seconds(priced.cluster, "all_gather", one.boundary[gathering], shape).mid
+    return found
+
+
+def optimizers(
+    priced: PricedModel, costs: Sequence[DataParallelCosts], layouts: Sequence[LayoutBatch],
+    pipelines: Sequence[Pipeline],
+) -> list[Estimate]:  # fmt: skip
+    """Seconds of the optimizer on each rank's shard, for groups of layouts: ndarray (b, pp) each.
 
     A fused kernel reads the gradient, reads and writes the state and the main weight, and writes
     the compute copy where there is one. A main weight in 16 bits is the compute copy itself; a
@@ -79,7 +183,7 @@ def optimizer(
     reads every gradient once; Muon's iterations come on top (`planner.step.newton_schulz`).
     """
     w, preset = priced.workload, priced.preset
-    kind, grad = optimizers.get(w.optimizer), gradient_bytes(w, preset)
+    kind, grad = get_optimizer(w.optimizer), gradient_bytes(w, preset)
     other = 2.0 * (kind.other_state_bytes - kind.state_bytes)
     if preset.fused_optimizer:
         per, launches = grad + 2.0 * kind.state_bytes + _weight_traffic(priced), 1.0
@@ -88,13 +192,26 @@ def optimizer(
     if preset.clips_gradients:
         per += grad
     impl = kind.impl if preset.fused_optimizer else ""
-    nbytes = data.elements * per + data.other * other
-    seconds = kernels.memory_seconds(priced.cluster.device, nbytes / launches, impl=impl) * launches
-    if kind.newton_schulz:
-        seconds = seconds + newton_schulz(priced, layouts, pp, vpp, schedule)
-    if not np.any(layouts.offload_optimizer):
-        return seconds
-    width, traffic = recipe_of(w, preset).width, grad + 2.0 * kind.state_bytes + _weight_traffic(priced)
+    nbytes = np.concatenate([(data.elements * per + data.other * other).reshape(-1) for data in costs])
+    every = kernels.memory_seconds(priced.cluster.device, nbytes / launches, impl=impl) * launches
+    cuts = np.cumsum([data.elements.size for data in costs])[:-1]
+    parts = zip(np.split(every.mid, cuts), np.split(every.spread, cuts), strict=True)
+    found = []
+    for data, few, pipeline, (mid, spread) in zip(costs, layouts, pipelines, parts, strict=True):
+        seconds = Estimate(mid.reshape(data.elements.shape), spread.reshape(data.elements.shape))
+        if kind.newton_schulz:
+            seconds = seconds + newton_schulz(priced, few, *pipeline)
+        found.append(_on_host(priced, data, few, seconds, grad) if np.any(few.offload_optimizer) else seconds)
+    return found
+
+
+def _on_host(
+    priced: PricedModel, data: DataParallelCosts, layouts: LayoutBatch, seconds: Estimate, grad: float
+) -> Estimate:
+    """The same with a share of the states in host memory."""
+    w, preset = priced.workload, priced.preset
+    width = recipe_of(w, preset).width
+    traffic = grad + 2.0 * get_optimizer(w.optimizer).state_bytes + _weight_traffic(priced)
     share = layouts.offload_optimizer[:, None] / 100.0
     there = optimizer_seconds(priced.cluster, share, seconds.mid, data.elements, grad, width, traffic)
     return seconds * (there / np.maximum(seconds.mid, 1e-30))
@@ -109,7 +226,7 @@ def _weight_traffic(priced: PricedModel) -> float:
     if w.main_dtype == "bf16":
         return 2.0 * width
     if w.main_dtype == "remainder":
-        return 2.0 * (optimizers.MAIN_DTYPES["remainder"] + width)
+        return 2.0 * (MAIN_DTYPES["remainder"] + width)
     return 8.0 + width
 
 

@@ -19,7 +19,7 @@ def sums(pp: int, vpp: int, schedule: str, splits: list[int]) -> StageSums:
 
 def test_a_deep_pipeline_has_a_first_a_last_and_equal_stages_between() -> None:
     found = sums(8, 2, "interleaved-1f1b", [0, 0])
-    assert found.matrices[0].shape == (3, 3)  # one kind of layer, embedding and head; three kinds of stage
+    assert found.tables.blocks.shape == (1, 3, 3)  # one kind of layer, embedding and head; three kinds of stage
     # 32 layers on 16 stages: 2 layers each, the embedding on the first, the head on the last
     values = [np.array([5.0, 1.0]), np.array([100.0, 0.0]), np.array([1000.0, 7.0])]
     whole = found.whole(found.sum(values))
@@ -28,7 +28,7 @@ def test_a_deep_pipeline_has_a_first_a_last_and_equal_stages_between() -> None:
     assert np.all(whole[0].ravel()[[1, 2, 13, 14]] == 10)
     # rank 0 holds the first stage and one in the middle
     assert found.by_rank(found.sum(values))[0, 0] == 2 * 10 + 100
-    assert found.of_whole(whole).shape == (2, 3)
+    assert found.kinds.of_whole(whole).shape == (2, 3)
 
 
 @settings(deadline=None, max_examples=25)
@@ -54,7 +54,7 @@ def test_sums_by_kind_are_the_sums_over_all_stages(
     kinds = found.sum([layer, embedding, head])
     assert np.array_equal(found.whole(kinds), whole)
     assert np.allclose(found.by_rank(kinds), whole.sum(axis=2))
-    assert np.array_equal(found.whole(found.of_whole(whole)), whole)
+    assert np.array_equal(found.whole(found.kinds.of_whole(whole)), whole)
 
 
 def test_layouts_that_agree_in_the_named_fields_share_a_number() -> None:

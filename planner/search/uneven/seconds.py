@@ -77,10 +77,10 @@ class BlockSeconds:
         if priced.workload.mtp_layers:
             more = again(priced.head)
             head = (head[0] + more, head[1] + more)
-        ahead, back, _ = sends(priced, layouts, rows, pp, vpp, schedule)
+        sent = sends(priced, [index], [(pp, vpp, schedule)])[0]
         return cls(
-            load, chain, rerun, onward(priced.embedding), head, plan.directions, np.asarray(count), (ahead, back),
-            not priced.preset.p2p_overlap,
+            load, chain, rerun, onward(priced.embedding), head, plan.directions, np.asarray(count),
+            (sent.forward, sent.backward), not priced.preset.p2p_overlap,
         )  # fmt: skip
 
 
