@@ -17,7 +17,7 @@ from planner.layout.degrees import CODES, OPEN_CP_KINDS, BoolArray, LayoutBatch
 from planner.layout.remedies import RuleContext
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(LayoutBatch))
-_SPLITS = ("stage_layers", "recompute_layers")
+_SPLITS = ("stage_layers", "recompute_layers", "placement")
 
 
 class _Watched(LayoutBatch):
