@@ -260,8 +260,8 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     return Scenario(
         name=name, path=file, model=model[0], config=model[1], cluster=cluster[0], cluster_name=cluster[1],
         workload=workload,
-        ranges={f: getattr(parsed.search, f) for f in FIELDS if getattr(parsed.search, f) is not None},
-        constraints={f: getattr(limits, f) for f in FIELDS if getattr(limits, f) is not None},
+        ranges={f: getattr(parsed.search, f) for f in FIELDS if getattr(parsed.search, f, None) is not None},
+        constraints={f: getattr(limits, f) for f in FIELDS if getattr(limits, f, None) is not None},
         memory_headroom=limits.memory_headroom, objective=parsed.objective, top=parsed.search.top, run=run,
         outputs=parsed.outputs.folder or f"out/{name}", notes=parsed.notes,
     )  # fmt: skip

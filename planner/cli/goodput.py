@@ -14,7 +14,7 @@ from planner.cli import inputs_layout as lay
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster
-    from planner.goodput import Policy
+    from planner.goodput.policy import Policy
 
 AUTO = "auto"
 RATES = ("write_per_node", "read_per_node", "write_total", "read_total")
@@ -107,7 +107,7 @@ def goodput(
     from planner.cli.output import note
     from planner.cli.predict import too_small
     from planner.cli.show_goodput import Costs, content, show
-    from planner.goodput import assess
+    from planner.goodput.assess import assess
     from planner.predict import predict
 
     faults: list[Fault] = []
@@ -158,7 +158,7 @@ def _or_fault(faults: list[Fault], build: Any) -> Any:
 
 def _policy(said: dict[str, Any]) -> Policy:
     """The policy of the options; a fault names the option."""
-    from planner.goodput import Policy
+    from planner.goodput.policy import Policy
 
     names = {"policy.mode": "--checkpoint", "policy.weibull_shape": "--weibull",
              "policy.straggler_factor": "--straggler-slowdown"}  # fmt: skip

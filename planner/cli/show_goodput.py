@@ -10,7 +10,8 @@ from planner.cli.output import print_pairs, print_table, say
 
 if TYPE_CHECKING:
     from planner.cli.inputs_layout import Case
-    from planner.goodput import Assessment, Policy
+    from planner.goodput.assess import Assessment
+    from planner.goodput.policy import Policy
     from planner.results import Step
 
 WIDTH = 40

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from planner.goodput.analytic import best_interval
-from planner.goodput.assess import LONGEST_S, jobs_of, storage_bounds
 from planner.goodput.checkpoint import checkpoints
 from planner.goodput.loading import data_need
 from planner.goodput.policy import Policy
+from planner.goodput.ranking import LONGEST_S, jobs_of, storage_bounds
 from planner.layout import Layout, LayoutBatch
 from planner.priced import PricedModel
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.goodput import goodput_of
+from planner.goodput.ranking import goodput_of
 from planner.search.objectives.base import Figures, FloatArray, Objective
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.goodput import effective_seconds
+from planner.goodput.ranking import effective_seconds
 from planner.search.objectives.base import Figures, FloatArray, Objective
 
 

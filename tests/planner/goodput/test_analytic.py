@@ -14,8 +14,16 @@ from scipy.special import lambertw
 
 from hwmodels.errors import InputError
 from hwmodels.reliability import Component
-from planner.goodput import LOSSES, Job, best_interval, daly_interval, shares, young_interval
-from planner.goodput.analytic import repair_wait_s, spares_for, stretch
+from planner.goodput.analytic import (
+    best_interval,
+    daly_interval,
+    repair_wait_s,
+    shares,
+    spares_for,
+    stretch,
+    young_interval,
+)
+from planner.goodput.job import LOSSES, Job
 
 
 def job(mtbf_s: float = 1000.0, blocked: Any = 100.0, lag: Any = 0.0, restart: Any = 0.0, **more: Any) -> Job:

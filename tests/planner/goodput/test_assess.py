@@ -14,8 +14,10 @@ from hwmodels.device import Coefficient
 from hwmodels.errors import InfeasibleError, InputError
 from hwmodels.reliability import Storage
 from planner import model as models
-from planner.goodput import Policy, assess, data_need, effective_seconds
-from planner.goodput.loading import sequence_bytes
+from planner.goodput.assess import assess
+from planner.goodput.loading import data_need, sequence_bytes
+from planner.goodput.policy import Policy
+from planner.goodput.ranking import effective_seconds
 from planner.layout import Layout, LayoutBatch
 from planner.plan import Documents, Workload
 from planner.predict import predict

@@ -13,8 +13,8 @@ from hwmodels.cluster import Cluster
 from hwmodels.reliability import Storage
 from planner import model as models
 from planner.frameworks import of as preset_of
-from planner.goodput import Checkpoints, Policy, checkpoints
-from planner.goodput.checkpoint import LIMITS
+from planner.goodput.checkpoint import LIMITS, Checkpoints, checkpoints
+from planner.goodput.policy import Policy
 from planner.layout import Layout, LayoutBatch
 from planner.plan import Workload
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
 from hwmodels.reliability import Component
-from planner.goodput import Job, best_interval, shares, simulate
+from planner.goodput.analytic import best_interval, shares
+from planner.goodput.job import Job
 from planner.goodput.ledger import Ledger
-from planner.goodput.simulate import _Run, student
+from planner.goodput.simulate import _Run, simulate, student
 
 DAY = 86400.0
 
