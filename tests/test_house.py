@@ -59,7 +59,9 @@ def test_every_lock_line_is_an_exact_pin_and_covers_pyproject() -> None:
     assert pins["torch"] == "2.13.0"
     locked = {re.sub(r"[-_.]+", "-", name).lower() for name in pins}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + [item for extra in project["optional-dependencies"].values() for item in extra]
+    # ray must be the version of the cluster that is joined: no lock of ours can know it
+    extras = {name: items for name, items in project["optional-dependencies"].items() if name != "ray"}
+    wanted = project["dependencies"] + [item for extra in extras.values() for item in extra]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[<>=!~ \[]", item)[0]).lower() for item in wanted}
     assert names <= locked
 
