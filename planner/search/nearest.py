@@ -21,7 +21,7 @@ from planner.search.variant import variants_of
 from planner.step.assemble import group_memory
 
 FloatArray = NDArray[np.float64]
-SIZED = 16_384
+SIZED = 1024
 """Candidates that are sized together in the look for the least memory."""
 MOST_TIMES = 256
 """How many times the nodes are doubled at most in the look for a cluster that is large enough."""

@@ -15,7 +15,7 @@ from planner.search.variant import Variant
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-FIRST, GROWTH = 4096, 4
+FIRST, GROWTH = 512, 2
 """Candidates that are examined together at first, and how many times more each time after."""
 
 

@@ -21,7 +21,7 @@ ANY_ORDER = "any"
 OFFLOADS = ("offload_optimizer", "offload_parameters", "offload_activations")
 MAX_MBS = 16
 MAX_CP = 16
-LEAST_TOKENS = 1024
+LEAST_TOKENS = 512
 """Tokens of a sequence that a context-parallel rank has at least where cp is left open."""
 
 _WORDS = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS,
@@ -169,10 +169,10 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
     """The ranges that are searched where `space` leaves a field open.
 
     tp: divisors of the attention heads up to a node (or 2 nodes' worth is never chosen
-    silently); cp: powers of two up to 16 that leave a rank 1,024 tokens of a sequence; pp: divisors of the ranks that
+    silently); cp: powers of two up to 16 that leave a rank 512 tokens of a sequence; pp: divisors of the ranks that
     give even stages with some vpp, or all of them where none but 1 does; vpp up to 8; ep: divisors of the experts;
-    etp 1; every ZeRO stage of the framework; fsdp: all of dp, or a power of two of whole nodes' ranks; mbs: powers of
-    two up to 16.
+    etp 1; every ZeRO stage of the framework; fsdp: all of dp, or a power of two of whole nodes' ranks; mbs: divisors
+    of gbs up to 16.
     """
     world, preset = cluster.n_ranks, preset_of(workload)
     heads = min(model.tensor_counts())
@@ -182,14 +182,14 @@ def default_ranges(space: Space, model: ModelSpec, cluster: Cluster, workload: W
     defaults: dict[str, tuple[int, ...]] = {
         "tp": tuple(d for d in divisors(heads, cluster.gpus_per_node) if world % d == 0),
         "sp": (0, 1),
-        "cp": contexts[:1],
+        "cp": contexts if preset.cp_kinds else (1,),
         "pp": _pipelines(divisors(world, model.n_layers), model.n_layers, space.vpp or range(1, MAX_VPP + 1)),
         "vpp": tuple(v for v in range(1, min(MAX_VPP, model.n_layers) + 1)),
         "ep": tuple(d for d in divisors(min(experts), world)) if experts else (1,),
         "etp": (1,),
         "zero_stage": preset.zero_stages,
-        "fsdp": (0,),
-        "mbs": tuple(m for m in powers if m <= workload.gbs),
+        "fsdp": (0, *_shards(world, cluster.gpus_per_node)),
+        "mbs": tuple(divisors(workload.gbs, MAX_MBS)),
         **dict.fromkeys(OFFLOADS, (0,)),
     }
     return {name: tuple(getattr(space, name)) or values for name, values in defaults.items()}

@@ -14,6 +14,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel, block_keys, price_model
 from planner.search.objective_base import Constraint
+from planner.search.screen import Screen, screen_of
 from planner.search.space import Space, Survey, survey
 from planner.search.uneven import with_balanced_stages
 
@@ -35,6 +36,7 @@ class Variant:
         Of the distinct micro-batches and recompute policies.
     like : ndarray (n,)
         Which of them each row of `Survey.work` has.
+    screen : Screen
     """
 
     number: int
@@ -42,6 +44,7 @@ class Variant:
     found: Survey
     priced: PricedModel
     like: IntArray
+    screen: Screen
 
     def of(self, work: IntArray, state: IntArray) -> PricedModel:
         """The candidates of these rows of both tables, as `price_model` would give them; nothing is priced anew."""
@@ -58,7 +61,7 @@ class Variant:
 
     def screened(self, work: IntArray, state: IntArray) -> tuple[FloatArray, FloatArray]:
         """Lower bounds of the seconds and of the peak bytes of these candidates: ndarray (n,) each."""
-        return np.zeros(len(work)), np.zeros(len(work))
+        return self.screen.seconds(work, state), self.screen.peak_bytes(work, state)
 
 
 def variants_of(
@@ -80,4 +83,4 @@ def variants_of(
         names = [name for name in (*block_keys(layouts), "recompute", "recompute_modules") if name in found.work]
         first, like = layouts.distinct(names)
         priced = price_model(model, workload, layouts.take(first), cluster)
-        yield workload, found, Variant(number, workload, found, priced, like)
+        yield workload, found, Variant(number, workload, found, priced, like, screen_of(found, priced, like))

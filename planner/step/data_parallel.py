@@ -214,7 +214,7 @@ def data_parallel_costs(cluster: Cluster, traffic: Sequence[DataParallelTraffic]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Way:
+class Way:
     """How layouts gather parameters and reduce gradients: bytes (n, d) to moves."""
 
     axes: Axes
@@ -286,7 +286,7 @@ def data_parallel_traffic(
     has_experts = bool(np.any(held.expert.all > 0))
     fsdp = (layouts.fsdp_degree * layouts.cp).astype(np.float64)[:, None]
     expert_shard = layouts.expert_shard.astype(np.float64)[:, None]
-    way = _Way(axes, rows, fsdp, expert_shard, preset, zero_stage, has_experts)
+    way = Way(axes, rows, fsdp, expert_shard, preset, zero_stage, has_experts)
     unshards, shards = plan.unshard != "none", np.zeros_like(dense)
     if unshards and np.any(layouts.offload_parameters):
         own_bytes = (sent / fsdp + sent_expert / expert_shard) / k

@@ -177,10 +177,30 @@ def optimizers(
 ) -> list[Estimate]:  # fmt: skip
     """Seconds of the optimizer on each rank's shard, for groups of layouts: ndarray (b, pp) each.
 
+    That of `elementwise_update`, Muon's iterations on top (`planner.step.newton_schulz`), and what of it the host does.
+    """
+    every = elementwise_update(
+        priced, *(np.concatenate([v.reshape(-1) for v in parts]) for parts in (
+            [data.elements for data in costs], [data.other for data in costs]))
+    )  # fmt: skip
+    cuts = np.cumsum([data.elements.size for data in costs])[:-1]
+    parts = zip(np.split(every.mid, cuts), np.split(every.spread, cuts), strict=True)
+    found = []
+    for data, few, pipeline, (mid, spread) in zip(costs, layouts, pipelines, parts, strict=True):
+        seconds = Estimate(mid.reshape(data.elements.shape), spread.reshape(data.elements.shape))
+        if get_optimizer(priced.workload.optimizer).newton_schulz:
+            seconds = seconds + newton_schulz(priced, few, *pipeline)
+        found.append(beside_host(priced, few, seconds, data.elements))
+    return found
+
+
+def elementwise_update(priced: PricedModel, elements: FloatArray, others: FloatArray) -> Estimate:
+    """Seconds in which the device updates `elements` parameters, `others` of them no hidden matrix.
+
     A fused kernel reads the gradient, reads and writes the state and the main weight, and writes
     the compute copy where there is one. A main weight in 16 bits is the compute copy itself; a
     remainder is read and written beside it. Eager operators: `planner.optimizers`. A gradient norm
-    reads every gradient once; Muon's iterations come on top (`planner.step.newton_schulz`).
+    reads every gradient once.
     """
     w, preset = priced.workload, priced.preset
     kind, grad = get_optimizer(w.optimizer), gradient_bytes(w, preset)
@@ -192,28 +212,19 @@ def optimizers(
     if preset.clips_gradients:
         per += grad
     impl = kind.impl if preset.fused_optimizer else ""
-    nbytes = np.concatenate([(data.elements * per + data.other * other).reshape(-1) for data in costs])
-    every = kernels.memory_seconds(priced.cluster.device, nbytes / launches, impl=impl) * launches
-    cuts = np.cumsum([data.elements.size for data in costs])[:-1]
-    parts = zip(np.split(every.mid, cuts), np.split(every.spread, cuts), strict=True)
-    found = []
-    for data, few, pipeline, (mid, spread) in zip(costs, layouts, pipelines, parts, strict=True):
-        seconds = Estimate(mid.reshape(data.elements.shape), spread.reshape(data.elements.shape))
-        if kind.newton_schulz:
-            seconds = seconds + newton_schulz(priced, few, *pipeline)
-        found.append(_on_host(priced, data, few, seconds, grad) if np.any(few.offload_optimizer) else seconds)
-    return found
+    nbytes = elements * per + others * other
+    return kernels.memory_seconds(priced.cluster.device, nbytes / launches, impl=impl) * launches
 
 
-def _on_host(
-    priced: PricedModel, data: DataParallelCosts, layouts: LayoutBatch, seconds: Estimate, grad: float
-) -> Estimate:
-    """The same with a share of the states in host memory."""
+def beside_host(priced: PricedModel, layouts: LayoutBatch, seconds: Estimate, elements: FloatArray) -> Estimate:
+    """An update of `seconds` on the device with the share of it that the host does meanwhile: ndarray (b, ranks)."""
+    if not np.any(layouts.offload_optimizer):
+        return seconds
     w, preset = priced.workload, priced.preset
-    width = recipe_of(w, preset).width
+    width, grad = recipe_of(w, preset).width, gradient_bytes(w, preset)
     traffic = grad + 2.0 * get_optimizer(w.optimizer).state_bytes + _weight_traffic(priced)
     share = layouts.offload_optimizer[:, None] / 100.0
-    there = optimizer_seconds(priced.cluster, share, seconds.mid, data.elements, grad, width, traffic)
+    there = optimizer_seconds(priced.cluster, share, seconds.mid, elements, grad, width, traffic)
     return seconds * (there / np.maximum(seconds.mid, 1e-30))
 
 
