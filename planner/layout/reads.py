@@ -15,9 +15,9 @@ import numpy as np
 
 from planner.layout.degrees import CODES, OPEN_CP_KINDS, BoolArray, LayoutBatch
 from planner.layout.remedies import RuleContext
+from planner.layout.splits import split_id
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(LayoutBatch))
-_SPLITS = ("stage_layers", "recompute_layers", "placement")
 
 
 class _Watched(LayoutBatch):
@@ -50,7 +50,7 @@ def _probe() -> dict[str, Any]:
         "cp_kind": np.asarray([OPEN_CP_KINDS.index(word) for word in ("hierarchical", "ulysses")]),
         "offload_parameters": np.ones(2, dtype=np.int64),
     }
-    two |= {name: np.full(2, CODES[name].encode((1, 1))) for name in _SPLITS}
+    two |= {name: np.full(2, code.encode((1, 1))) for name, code in CODES.items() if code.encode is split_id}
     return {name: two[name] for name in FIELDS}
 
 

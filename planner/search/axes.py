@@ -100,7 +100,7 @@ def axes_of(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload
         ),
         "recompute_layers": _of_policy("recompute_layers", [split_id(n) for n in counts], WHOLE_LAYERS),
         "reshard": _reshards([RESHARDS.index(word) for word in (space.reshard or RESHARDS[:1])]),
-        "fsdp": Axis("fsdp", ranges["fsdp"], ("dp", "zero_stage"), _shards(space, ranges["fsdp"])),
+        "fsdp": Axis("fsdp", ranges["fsdp"], ("dp", "order", "zero_stage"), _shards(space, ranges["fsdp"])),
         **_kinds(space, ranges["cp"]),
         **{name: Axis(name, ranges[name]) for name in OFFLOADS},
     }
@@ -185,7 +185,7 @@ def _reshards(codes: Sequence[int]) -> Axis:
 
 
 def _shards(space: Space, values: IntArray) -> Lay:
-    """Shard degrees; those of the default range where something is sharded, and below all of dp.
+    """Shard degrees; those of the default range where something is sharded, and below all of dp, in the default order.
 
     All of dp is 0, and dp itself where that is given beside it.
     """
@@ -194,7 +194,8 @@ def _shards(space: Space, values: IntArray) -> Lay:
     def lay(c: Columns, own: IntArray) -> tuple[BoolArray | None, IntArray]:
         kept = (own != c["dp"]) | (not whole)
         if not given:
-            kept &= (own == 0) | ((c["zero_stage"] > 0) & (own < c["dp"]) & (c["dp"] % np.maximum(own, 1) == 0))
+            some = (c["zero_stage"] > 0) & (c["order"] == 0) & (own < c["dp"]) & (c["dp"] % np.maximum(own, 1) == 0)
+            kept &= (own == 0) | some
         return kept, own
 
     return lay

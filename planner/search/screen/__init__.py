@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout import SCHEDULES
-from planner.layout.degrees import distinct_rows
+from planner.layout.distinct import distinct_rows
 from planner.memory.allocator import fragments
 from planner.priced import PricedModel
 from planner.search.axes import CELL

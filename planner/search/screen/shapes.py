@@ -8,7 +8,6 @@ there every rank stands for the mean over ranks, which no split can have all of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,7 +18,7 @@ from planner.layout import RECOMPUTE, is_even, split_of
 from planner.layout.recompute import DEFAULT_EVERY
 from planner.memory.moments import equivalent
 from planner.model.spec import ModelSpec
-from planner.schedule import Kind, Schedule
+from planner.schedule import Action, Kind, Schedule
 from planner.schedule import get as get_schedule
 from planner.stages import shares_of
 
@@ -81,7 +80,7 @@ class Shape:
         kinds = self.held.shape[1] - 2
         number = self.stage * kinds + self.kind
         found = np.bincount(number, weights=chosen, minlength=len(self.held) * kinds)
-        return found.reshape(len(self.held), kinds)
+        return found.reshape(len(self.held), kinds).astype(np.float64)
 
     def on_ranks(self, parts: FloatArray) -> FloatArray:
         """Counts of parts (parts, k) on the chunks of each rank: ndarray (ranks, chunks, k); the mean where open."""
@@ -185,7 +184,7 @@ def waiting(shape: Shape, microbatches: int) -> FloatArray:
     Every run has that moment, so what they keep is a bound of the peak; with an open split the least of the ranks.
     """
     found = np.asarray([_waiting(shape.plan.name, shape.pp, microbatches, shape.vpp, r) for r in ranks_of(shape.pp)])
-    return np.broadcast_to(found.min(), found.shape) if shape.open else found
+    return np.asarray(np.broadcast_to(found.min(), found.shape) if shape.open else found, dtype=np.float64)
 
 
 @lru_cache(maxsize=16384)
@@ -211,5 +210,5 @@ def _waiting(schedule: str, pp: int, microbatches: int, vpp: int, rank: int) -> 
 
 
 @lru_cache(maxsize=256)
-def _orders(schedule: str, pp: int, microbatches: int, vpp: int) -> Sequence[Sequence[object]]:
+def _orders(schedule: str, pp: int, microbatches: int, vpp: int) -> list[list[Action]]:
     return get_schedule(schedule).actions(pp, microbatches, vpp)

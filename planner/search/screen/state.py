@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from planner.elements import BlockElements, Elements, StageElements
 from planner.layout import RESHARDS, LayoutBatch
-from planner.layout.degrees import distinct_rows
+from planner.layout.distinct import distinct_rows
 from planner.memory.outside import communicator_bytes
 from planner.memory.states import states
 from planner.priced import PricedModel
@@ -96,7 +96,8 @@ def _elements(priced: PricedModel, layouts: LayoutBatch, shapes: Sequence[Shape]
     table = np.stack([least[int(pp)] for pp in layouts.pp[first]])  # (k', ranks, blocks)
     parts = np.einsum("krb,pkb->pkr", table, blocks.values[:, blocks.which[first]])[:, same]
     adapters = priced.workload.lora is not None
-    dense, expert = Elements(*parts[:4], adapters), Elements(*parts[4:], np.zeros_like(parts[0]), adapters)
+    d, e, none = parts[:4], parts[4:], np.zeros_like(parts[0])
+    dense, expert = Elements(d[0], d[1], d[2], d[3], adapters), Elements(e[0], e[1], e[2], none, adapters)
     return StageElements(dense, expert, weight_bytes(priced.workload, priced.preset), Kinds.every(RANKS, 1))
 
 
@@ -130,8 +131,8 @@ def _taken(elements: StageElements, rows: IntArray, ranks: int = RANKS) -> Stage
     """The parameters of some rows, on the first of the ranks."""
 
     def some(part: Elements) -> Elements:
-        cut = (v[rows, :ranks] for v in (part.all, part.frozen, part.packed, part.other))
-        return Elements(*cut, part.adapters)
+        every, frozen, packed, other = (v[rows, :ranks] for v in (part.all, part.frozen, part.packed, part.other))
+        return Elements(every, frozen, packed, other, part.adapters)
 
     return StageElements(some(elements.dense), some(elements.expert), elements.weights, Kinds.every(ranks, 1))
 
@@ -159,16 +160,16 @@ def _seconds(
         rows = np.flatnonzero(stage == zero)
         here = slice(int(place[rows[0]]), int(place[rows[-1]]) + 1)
         wide = [np.asarray(shard[first[rows]], dtype=np.float64)[:, None] for shard in shards]
-        way = Way(axes, here, *wide, preset, zero, has_experts)
+        way = Way(axes, here, wide[0], wide[1], preset, zero, has_experts)
         mine_ = [part.trained[first[rows]] for part in (dense, expert)]
         sent = [_sent(part, elements, first[rows], whole=zero >= 3) for part in (dense, expert)]
         asked = {"reduce": way.reduced(mine_[0] * grad, mine_[1] * grad)}
         if zero:
             asked["unshard" if zero >= 3 else "gather"] = way.gathered(sent[0], sent[1])
-        moves: list[Move] = [move for each in asked.values() for move in each]
+        moves: list[Move] = [move for some in asked.values() for move in some]
         seconds = iter(price_moves(priced.cluster, moves))
-        for name, each in asked.items():
-            moved[name][rows] = sum(next(seconds).mid for _ in each)
+        for name, some in asked.items():
+            moved[name][rows] = sum(next(seconds).mid for _ in some)
     after = update + np.where(preset.overlap_param_gather, 0.0, moved["gather"][same])
     reduce = moved["reduce"][same]
     pipelined = layouts.pp > 1
@@ -183,8 +184,8 @@ def _seconds(
 
 def _sent(part: Elements, elements: StageElements, rows: IntArray, *, whole: bool) -> FloatArray:
     """Bytes of a gather of these rows."""
-    cut = (v[rows] for v in (part.all, part.frozen, part.packed, part.other))
-    return Elements(*cut, part.adapters).gathered_bytes(elements.weights, whole=whole)
+    every, frozen, packed, other = (v[rows] for v in (part.all, part.frozen, part.packed, part.other))
+    return Elements(every, frozen, packed, other, part.adapters).gathered_bytes(elements.weights, whole=whole)
 
 
 def _times(when: str) -> tuple[float, float]:

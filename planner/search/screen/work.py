@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hwmodels import collectives
 from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch
 from planner.layout.axes import pair_shape
-from planner.layout.degrees import distinct_rows
+from planner.layout.distinct import distinct_rows
 from planner.layout.recompute import WHOLE_LAYERS
 from planner.memory.outside import workspace_bytes
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
@@ -207,9 +207,16 @@ class _Rows:
         boundary = self._per(np.asarray(p.lowered.boundary_bytes))[first]
         shares = p.preset.scatter_gather_p2p & (few.sp == 0) & (few.tp > 1)
         sent = boundary / np.where(shares, few.tp, 1)
-        one, two = (collectives.seconds(cluster, "send_recv", sent, pair_shape(few, nodes)).mid for nodes in (1, 2))
-        crosses = few.axis("pp")[1] >= cluster.gpus_per_node
-        return np.asarray(np.where(few.pp > 1, np.where(crosses, two, np.minimum(one, two)), 0.0)[same])
+        ends = np.zeros(1, dtype=np.int64)  # of hops that all are alike: candidates are not placed
+        stride = few.axis("pp")[1]
+        found = np.full(len(few), np.inf)
+        for nodes, may in ((1, stride < cluster.gpus_per_node), (2, np.full(len(few), cluster.n_ranks > cluster.gpus_per_node))):
+            rows = np.flatnonzero(may & (few.pp > 1))
+            if len(rows):
+                pair = pair_shape(few.take(rows), nodes, ends, ends, cluster)
+                seconds = collectives.seconds(cluster, "send_recv", sent[rows], pair).mid
+                found[rows] = np.minimum(found[rows], seconds)
+        return np.asarray(np.where(few.pp > 1, found, 0.0)[same])
 
     # -- bytes ------------------------------------------------------------------------------------------------------
 
