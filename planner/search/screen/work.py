@@ -210,7 +210,8 @@ class _Rows:
         ends = np.zeros(1, dtype=np.int64)  # of hops that all are alike: candidates are not placed
         stride = few.axis("pp")[1]
         found = np.full(len(few), np.inf)
-        for nodes, may in ((1, stride < cluster.gpus_per_node), (2, np.full(len(few), cluster.n_ranks > cluster.gpus_per_node))):
+        several = np.full(len(few), cluster.n_ranks > cluster.gpus_per_node)
+        for nodes, may in ((1, stride < cluster.gpus_per_node), (2, several)):
             rows = np.flatnonzero(may & (few.pp > 1))
             if len(rows):
                 pair = pair_shape(few.take(rows), nodes, ends, ends, cluster)
