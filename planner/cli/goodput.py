@@ -263,5 +263,4 @@ def _case(source: str, cluster: str | None) -> lay.Case:
     problem = problem_of(source, None, cluster, stated, {}, None, 1)
     limits = problem.limits
     found = search(problem.model, problem.cluster, problem.workload, problem.space, top=1, **limits)
-    best = found.rows[0]
-    return replace(problem.case(best.layout), workload=best.workload)
+    return problem.case_of_row(found.rows[0])

@@ -138,12 +138,12 @@ def _clusters() -> Table:
     rows = []
     for name in catalog.cluster_names():
         loaded = clusters.load(name)
-        price = loaded.usd_per_gpu_hour
+        price, each = loaded.usd_per_gpu_hour, list(dict.fromkeys(pool.gpus_per_node for pool in loaded.pools))
         rows.append(
             {
                 "name": name,
-                "device": loaded.device.name,
-                "ranks_per_node": loaded.gpus_per_node,
+                "device": " + ".join(dict.fromkeys(pool.device.name for pool in loaded.pools)),
+                "ranks_per_node": loaded.gpus_per_node if len(each) == 1 else each,
                 "nodes": loaded.nodes,
                 "usd_per_gpu_hour": price.value if price is not None else None,
             }
@@ -154,7 +154,7 @@ def _clusters() -> Table:
         lambda r: (
             r["name"],
             r["device"],
-            str(r["ranks_per_node"]),
+            str(r["ranks_per_node"]).strip("[]"),
             str(r["nodes"]),
             f"{r['usd_per_gpu_hour']:.2f}" if r["usd_per_gpu_hour"] is not None else "-",
         ),

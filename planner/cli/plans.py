@@ -21,6 +21,7 @@ def plan_of(case: Case, step: Step, name: str) -> Plan:
 
     if case.plan is not None:
         return replace(case.plan, name=name, cluster=case.cluster_name, predicted=prediction(step))
+    stated = case.arrangement
     return build_plan(
         name,
         case.config,
@@ -31,9 +32,11 @@ def plan_of(case: Case, step: Step, name: str) -> Plan:
         case.cluster.gpus_per_node,
         prediction(step),
         {"meshwright": __version__},
+        stated.batch_share(case.layout.mbs) if stated is not None else (),
+        stated.seats(case.cluster) if stated is not None else (),
     )
 
 
 def plan_of_row(problem: Problem, row: Row) -> Plan:
     """The plan of one row of a search."""
-    return plan_of(problem.case(row.layout), row.step, f"{problem.name}-{row.rank}")
+    return plan_of(problem.case_of_row(row), row.step, f"{problem.name}-{row.rank}")

@@ -98,9 +98,7 @@ def predict(
     else:
         inputs.required(model=model, cluster=cluster, seq_len=seq_len, gbs=gbs)
         case = lay.case_of_options(model, cluster, inputs.workload(**inputs.with_defaults(stated)), degrees)
-    step = price(
-        case.model, case.cluster, case.workload, case.layout, arrangement=case.arrangement, explain=explain
-    )
+    step = price(case.model, case.cluster, case.workload, case.layout, arrangement=case.arrangement, explain=explain)
     if against is not None:
         step.notes.append(compared(case, against))
     return answer(case, step, out, json)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from planner.model.spec import ModelSpec
     from planner.plan import Workload
     from planner.scenario import Scenario
-    from planner.search import Space
+    from planner.search import Row, Space
 
 OBJECTIVE = "step_time"
 TOP = 10
@@ -47,6 +47,11 @@ class Problem:
         """One layout of this search."""
         return Case(self.model, self.config, self.cluster, self.cluster_name, self.workload, layout, None)
 
+    def case_of_row(self, row: Row) -> Case:
+        """One row of its answer, in what it trains in and with the pools that it uses."""
+        arrangement = row.use.arrangement if row.use is not None else None
+        return replace(self.case(row.layout), workload=row.workload, arrangement=arrangement)
+
     def echo(self) -> list[tuple[str, str]]:
         """What was resolved, as name and text, so that a wrong default is seen at once."""
         work, cluster = self.workload, self.cluster
@@ -55,12 +60,14 @@ class Problem:
             active = f", {self.model.active_parameters:,} active"
         trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
         trained = ", ".join(filter(None, (trained, work.described())))
+        here = f"{cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
+        if cluster.mixed:
+            here = " + ".join(
+                f"{p.label} ({p.nodes} nodes of {p.gpus_per_node} x {p.device.name})" for p in cluster.pools
+            )
         return [
             ("model", f"{self.model.name}: {self.model.parameters:,} parameters{active}, {self.model.n_layers} layers"),
-            (
-                "cluster",
-                f"{self.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node",
-            ),
+            ("cluster", f"{self.cluster_name}: {here}"),
             ("workload", f"{trained}, framework {work.framework}"),
             ("limits", ", ".join(f"{name} {value}" for name, value in self.limits.items())),
         ]

@@ -143,9 +143,12 @@ def run_for_real(
 
     plans, steps = [], []
     for row in chosen(asked, problem, result):
-        step = predict(problem.model, problem.cluster, problem.workload, row.layout, timeline=True)
+        case = problem.case_of_row(row)
+        step = predict(
+            case.model, case.cluster, case.workload, case.layout, timeline=True, arrangement=case.arrangement
+        )
         steps.append(step)
-        plans.append(plan_of(problem.case(row.layout), step, row.layout.label().replace(" ", "-")))
+        plans.append(plan_of(case, step, row.layout.label().replace(" ", "-")))
     measured = execute(plans, folder / "runs", asked.run.repeats, asked.run.warmup, timeout_s, progress)
     return Ran(plans, steps, measured, compare_many(list(zip(plans, measured, strict=True))))
 
@@ -195,7 +198,10 @@ def reported(problem: Problem, result: SearchResult, ran: Ran | None, folder: Pa
         problem.name, dict(problem.echo()), rows_of(result), dropped=result.dropped, notes=result.notes, chosen=label
     )
     if ran is None:
-        step = predict(problem.model, problem.cluster, problem.workload, best.layout, timeline=True)
+        case = problem.case_of_row(best)
+        step = predict(
+            case.model, case.cluster, case.workload, case.layout, timeline=True, arrangement=case.arrangement
+        )
         return write_page(folder, replace(page, step=step))
     fastest = ran.measured[0]
     return write_page(

@@ -239,7 +239,7 @@ def ranked(result: SearchResult) -> list[tuple[str, ...]]:
     for row, record in zip(result.rows, result.records(), strict=True):
         usd, mid = record["usd_per_mtoken"], record["step_s"]
         rows.append((
-            row.layout.label(),
+            row.layout.label() if row.use is None else f"{row.layout.label()} on {row.use.label}",
             str(row.rank),
             f"{1e3 * mid:,.1f}",
             f"{100 * (record['step_high_s'] / mid - 1):.0f}",

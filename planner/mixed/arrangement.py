@@ -148,6 +148,9 @@ def faults(arrangement: Arrangement, cluster: Cluster, gbs: int, where: str = "l
         if arrangement.stage_ranks > each and arrangement.stage_ranks % each:
             why = f"a node of {names[pool]} has {each} GPUs, and a stage fills whole nodes"
             found.append(Fault(f"tp*cp is {arrangement.stage_ranks}", where, why, f"a divisor or multiple of {each}"))
+    if layout.order != Layout().order and len(arrangement.pools) > 1:
+        why = "ranks fill pools with the ranks of one stage together"
+        found.append(Fault(f"order is {layout.order}", where, why, f"order {Layout().order}"))
     shares = sum(arrangement.batch_share(layout.mbs))
     if shares != gbs:
         why = f"gbs is {gbs}"
@@ -240,3 +243,36 @@ def arrangement_of_plan(plan: Plan, layout: Layout, cluster: Cluster) -> Arrange
             pools.append(over.pop())
         kinds.append((tuple(pools), plan.batch_share[replica] // layout.mbs))
     return Arrangement(layout, _runs(kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Which part of a cluster an arrangement uses, in names and numbers for answers.
+
+    Attributes
+    ----------
+    arrangement : Arrangement
+    nodes, idle_nodes : dict of str to int
+        Nodes of each pool that it uses, the last one perhaps in part, and that it leaves idle.
+    replicas : tuple of dict
+        `Arrangement.use`.
+    label : str
+    """
+
+    arrangement: Arrangement
+    nodes: dict[str, int]
+    idle_nodes: dict[str, int]
+    replicas: tuple[dict[str, object], ...]
+    label: str
+
+    @classmethod
+    def of(cls, arrangement: Arrangement, cluster: Cluster) -> Use:
+        """Of an arrangement on its cluster."""
+        used = arrangement.nodes(cluster)
+        nodes = {pool.label: used.get(i, 0) for i, pool in enumerate(cluster.pools)}
+        idle = {pool.label: pool.nodes - nodes[pool.label] for pool in cluster.pools}
+        return cls(arrangement, nodes, idle, tuple(arrangement.use(cluster)), arrangement.label(cluster))
+
+    def record(self) -> dict[str, object]:
+        """For JSON."""
+        return {"nodes": self.nodes, "idle_nodes": self.idle_nodes, "replicas": list(self.replicas)}

@@ -42,14 +42,29 @@ from planner.vocabulary import padded_vocab
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Piece:
-    """A layout priced on one pool as if all its ranks lay there."""
+    """A layout priced on one pool as if all its ranks lay there; put together when it is asked for."""
 
     pool: int
     priced: PricedModel
-    group: Group
-    memory: MemoryEstimate
+    shape: Shape
+    _group: Group | None = None
+    _memory: MemoryEstimate | None = None
+
+    @property
+    def group(self) -> Group:
+        """Durations of its nodes."""
+        if self._group is None:
+            self._group = assemble(self.priced, np.arange(1), *self.shape[1:])
+        return self._group
+
+    @property
+    def memory(self) -> MemoryEstimate:
+        """Bytes of every pipeline rank."""
+        if self._memory is None:
+            self._memory = group_memory(self.priced, np.arange(1), *self.shape[1:4])
+        return self._memory
 
     @property
     def cluster(self) -> Cluster:
@@ -110,10 +125,7 @@ class Pieces:
                 priced = price_model(self.model, work, one, own)
             else:
                 priced = replace(self.base(pool), cluster=own).chosen(base, one, work)
-            only = np.arange(1)
-            self._pieces[key] = Piece(
-                pool, priced, assemble(priced, only, *shape[1:]), group_memory(priced, only, *shape[1:4])
-            )
+            self._pieces[key] = Piece(pool, priced, shape)
         return self._pieces[key]
 
     def _cluster(self, pool: int, ranks: int) -> Cluster:

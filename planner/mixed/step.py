@@ -51,7 +51,9 @@ from planner.step.link_traffic import link_traffic
 from planner.step.single import Single
 
 FloatArray = NDArray[np.float64]
-UNIFORM_RULES = frozenset({"world-product", "gbs-microbatch"})
+UNIFORM_RULES = frozenset(
+    {"world-product", "gbs-microbatch", "interleave-rounds", "schedule-microbatches", "step-length"}
+)
 """Rules of a layout about equal shares on a whole cluster, which an arrangement states rank by rank."""
 
 
@@ -69,6 +71,10 @@ class Kind:
     def costs(self) -> StageCosts:
         """Durations of its nodes."""
         return self.one.costs
+
+    def seconds(self) -> float:
+        """Of a step in which nobody is slower."""
+        return float(step_seconds(self.dag, durations(self.dag, self.costs))[0])
 
     def memory(self) -> list[StageMemory]:
         """Of each pipeline rank, with what its own device has."""
@@ -104,13 +110,22 @@ class Mixture:
             return float(timings[last].step_s[0]), last, timings
         return met[last] + max(behind), last, timings
 
-    def fits(self, headroom: float) -> bool:
-        """Whether every rank leaves that share of its own device free."""
-        return all(
-            float(piece.memory.peak_bytes[0, rank]) <= piece.cluster.device.memory_bytes * (1.0 - headroom)
-            for kind in self.kinds
-            for rank, piece in enumerate(kind.pieces)
-        )
+
+def full_ranks(
+    pieces: Pieces, arrangement: Arrangement, headroom: float, base: int | None = None
+) -> dict[int, float]:
+    """Pipeline ranks that do not leave that share of their own device free, with what they need over what they may.
+
+    Nothing is timed for it.
+    """
+    found: dict[int, float] = {}
+    for each in arrangement.replicas:
+        for rank, piece in enumerate(pieces.of(arrangement, each, base)):
+            room = piece.cluster.device.memory_bytes * (1.0 - headroom)
+            need = float(piece.memory.peak_bytes[0, rank]) / room
+            if need > 1.0:
+                found[rank] = max(need, found.get(rank, 0.0))
+    return found
 
 
 def mixture(pieces: Pieces, arrangement: Arrangement, base: int | None = None) -> Mixture:
@@ -121,13 +136,16 @@ def mixture(pieces: Pieces, arrangement: Arrangement, base: int | None = None) -
     base : int or None
         As `planner.mixed.pricing.Pieces.piece`.
     """
-    kinds = []
-    for each in arrangement.replicas:
-        found = pieces.of(arrangement, each, base)
-        one, crossing = crossed(pieces, arrangement, each, found, joined(found))
-        dag = build_dag(one.schedule, one.pp, each.microbatches, one.vpp, one.comm)
-        kinds.append(Kind(each, found, one, crossing, dag))
+    kinds = [priced_kind(pieces, arrangement, each, base) for each in arrangement.replicas]
     return Mixture(arrangement, kinds, pieces)
+
+
+def priced_kind(pieces: Pieces, arrangement: Arrangement, each: Replicas, base: int | None = None) -> Kind:
+    """One kind of replica of an arrangement; its micro-batches need not be those that the arrangement states."""
+    found = pieces.of(arrangement, each, base)
+    one, crossing = crossed(pieces, arrangement, each, found, joined(found))
+    dag = build_dag(one.schedule, one.pp, each.microbatches, one.vpp, one.comm)
+    return Kind(each, found, one, crossing, dag)
 
 
 def predict(
@@ -167,14 +185,16 @@ def check(model: ModelSpec, cluster: Cluster, workload: Workload, arrangement: A
     ]
     found += faults(arrangement, cluster, workload.gbs)
     if not found:
-        for each in arrangement.replicas:
-            for stage, pool in enumerate(each.pools):
-                own = replace(layout, dp=arrangement.sharers(cluster, stage, pool))
-                where = f"layout on {cluster.pools[pool].label}"
-                batch = replace(workload, gbs=own.dp * layout.mbs * each.microbatches)
-                context = RuleContext.of(model, batch, own.world)
-                broken = [fault for fault in layout_faults(own, context, where) if fault.rule != "zero-needs-dp"]
-                found += [fault for fault in broken if fault not in found]
+        each_pool = {
+            (pool, arrangement.sharers(cluster, stage, pool), each.microbatches)
+            for each in arrangement.replicas
+            for stage, pool in enumerate(each.pools)
+        }
+        for pool, dp, microbatches in sorted(each_pool):
+            own, batch = replace(layout, dp=dp), replace(workload, gbs=dp * layout.mbs * microbatches)
+            where, context = f"layout on {cluster.pools[pool].label}", RuleContext.of(model, batch, own.world)
+            broken = [fault for fault in layout_faults(own, context, where) if fault.rule != "zero-needs-dp"]
+            found += [fault for fault in broken if fault not in found]
     if found:
         raise InputError(found)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.frameworks.switches import described
 from planner.layout import Layout, split_text
+from planner.mixed.arrangement import Use
 from planner.plan import Workload
 from planner.results import Step
 
@@ -31,6 +32,8 @@ class Row:
         Whether no other row of the answer beats it in every objective (time and memory of a single one).
     contended_s : float or None
         Seconds of the event engine with contention for links, where it has played the row.
+    use : Use or None
+        Which pools, on a cluster of unlike ones.
     """
 
     rank: int
@@ -40,6 +43,7 @@ class Row:
     workload: Workload
     pareto: bool = False
     contended_s: float | None = None
+    use: Use | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class SearchResult:
         found = []
         for row in self.rows:
             step = row.step
+            tight = max(step.memory, key=lambda m: m.peak_bytes / m.capacity_bytes)
             found.append(
                 {
                     "rank": row.rank,
@@ -106,12 +111,13 @@ class SearchResult:
                     "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
                     "mfu": step.mfu,
                     "usd_per_mtoken": step.usd_per_mtoken,
-                    "peak_bytes": max(m.peak_bytes for m in step.memory),
-                    "capacity_bytes": step.memory[0].capacity_bytes,
+                    "peak_bytes": tight.peak_bytes,
+                    "capacity_bytes": tight.capacity_bytes,
                     "bubble_fraction": step.bubble_fraction,
                     "exposed_comm_fraction": _exposed(step),
                     "verdict": step.verdict,
                     "pareto": row.pareto,
+                    **({"use": row.use.record()} if row.use is not None else {}),
                 }
             )
         return found

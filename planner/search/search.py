@@ -77,6 +77,11 @@ def search(
     objectives = _objectives(objective)
     _check_arguments(top, memory_headroom)
     tell = progress or (lambda _: None)
+    if cluster.mixed:
+        from planner.search.pools import Asked, search_pools
+
+        asked = Asked(objectives, top, memory_headroom, tuple(constraints), tuple(limits))
+        return search_pools(model, cluster, workload, space or Space(), asked, tell)
     start = time.perf_counter()
     space = space or Space()
     capacity = cluster.device.memory_bytes * (1.0 - memory_headroom)
