@@ -148,7 +148,7 @@ class Plan:
 
 
 def moved_ranks(plan: Plan, nodes: int, gpus_per_node: int, source: str = "") -> tuple[int, ...]:
-    """GPU of every rank as `Layout.placement` has it; empty where ranks fill the nodes in order.
+    """GPU of every rank as `Layout.placement` has it; empty where ranks fill all nodes in order.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def moved_ranks(plan: Plan, nodes: int, gpus_per_node: int, source: str = "") ->
         why = f"{plan.cluster} has {nodes} nodes of {gpus_per_node} GPUs"
         raise InputError(Fault(what, f"{source}: placement" if source else "placement", why, "both count from 0"))
     gpus = tuple(seat.node * gpus_per_node + seat.gpu for seat in plan.placement)
-    return () if gpus == tuple(range(len(gpus))) else gpus
+    return () if gpus == tuple(range(nodes * gpus_per_node)) else gpus
 
 
 def expert_grid(layout: Layout) -> tuple[tuple[str, int], ...]:

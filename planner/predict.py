@@ -49,7 +49,8 @@ def predict(
         found = arrangement or in_order(cluster, layout, workload.gbs)
         if not is_plain(found, cluster):
             return predict_arrangement(model, cluster, workload, found, with_timeline=timeline, explain=explain)
-    context = RuleContext.of(model, workload, cluster.n_ranks)
+    # A layout that says where its ranks run may leave the rest of the cluster to others.
+    context = RuleContext.of(model, workload, layout.world if layout.placement else cluster.n_ranks)
     validate(layout, context, "layout")
     priced = price_model(model, workload, LayoutBatch.of([layout]), cluster)
     return step_of(priced, timeline=timeline, explain=explain)

@@ -12,9 +12,9 @@ from hwmodels.cli import running
 
 PROGRAM = "python -m planner"
 COMMANDS = {
-    "search": "search", "predict": "predict", "simulate": "simulate", "goodput": "goodput", "why": "why",
-    "sensitivity": "why", "scenario": "scenario", "run": "run", "compare": "compare", "calibrate": "calibrate",
-    "fit": "fit", "validate": "validate", "report": "report", "list": "list",
+    "search": "search", "predict": "predict", "simulate": "simulate", "place": "place", "goodput": "goodput",
+    "why": "why", "sensitivity": "why", "scenario": "scenario", "run": "run", "compare": "compare",
+    "calibrate": "calibrate", "fit": "fit", "validate": "validate", "report": "report", "list": "list",
 }  # fmt: skip
 """Command -> the module of `planner.cli` that registers it, in the order of the help."""
 

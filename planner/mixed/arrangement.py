@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
 from hwmodels.pools import island, joined
+from planner.frameworks.base import ORDERS
 from planner.layout import Layout
 from planner.plan import Placement, Plan
 from planner.schedule import get as get_schedule
@@ -138,7 +139,10 @@ def is_plain(arrangement: Arrangement, cluster: Cluster) -> bool:
 
 def faults(arrangement: Arrangement, cluster: Cluster, gbs: int, where: str = "layout") -> list[Fault]:
     """Why an arrangement cannot run on the cluster; rules of its layout are `planner.layout`'s."""
-    layout, found = arrangement.layout, []
+    layout, found = arrangement.layout, list[Fault]()
+    if layout.order != ORDERS[0] or layout.placement:
+        what = f"order={layout.order}" if layout.order != ORDERS[0] else "moved ranks"
+        found.append(Fault(f"{what} over pools", where, "pools are filled by the default order", f"order={ORDERS[0]}"))
     names = [pool.label for pool in cluster.pools]
     for pool, gpus in arrangement.gpus.items():
         have, each = cluster.pools[pool].n_ranks, cluster.pools[pool].gpus_per_node

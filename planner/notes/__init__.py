@@ -7,7 +7,7 @@ from planner.flops import formula_of
 from planner.layout import Layout
 from planner.notes.device import device_notes
 from planner.notes.expert import expert_notes
-from planner.notes.layout import overlap_notes, pipeline_notes, recompute_notes
+from planner.notes.layout import overlap_notes, pipeline_notes, placement_notes, recompute_notes
 from planner.notes.memory import memory_notes
 from planner.notes.model import model_notes
 from planner.notes.storage import storage_notes
@@ -34,6 +34,7 @@ def notes(priced: PricedModel, layout: Layout, exposed_share: float = 0.0) -> li
     if device.kind == "gpu":
         found.append(power.sustained_note(device, recipe_of(priced.workload, priced.preset).forward))
     found += expert_notes(priced, layout, exposed_share)
+    found += placement_notes(layout)
     found += pipeline_notes(priced, layout)
     found += training_notes(priced)
     found += recompute_notes(priced, layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.layout import Layout, split_id, split_text
+from planner.layout import ORDERS, Layout, split_id, split_text
 from planner.price import PIECES_HIDDEN, USER_BUFFERS_HIDDEN
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
@@ -36,6 +36,17 @@ def overlap_notes(priced: PricedModel, layout: Layout) -> list[str]:
     if layout.cp > 1:
         windowed = any(layer.softmax and layer.softmax.window for layer in priced.model.layers)
         found.append(context_note(layout.cp_kind or preset.cp_kind, windowed))
+    return found
+
+
+def placement_notes(layout: Layout) -> list[str]:
+    """What an order of the axes or moved ranks stand on."""
+    found = []
+    if layout.order != ORDERS[0]:
+        found.append(f"order {layout.order}, the fastest axis first: no measured evidence for other than the default")
+    if layout.placement:
+        found.append("ranks lie where the placement says; of each axis and order of ranks the group with least "
+                     "bandwidth governs. No measured evidence")  # fmt: skip
     return found
 
 

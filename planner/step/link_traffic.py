@@ -32,6 +32,7 @@ from planner.workload.op import Op
 from planner.workload.recompute import rerun_share
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 SENT: Mapping[str, Callable[[float], float]] = {
     **RING_BYTES,
@@ -42,7 +43,7 @@ SENT: Mapping[str, Callable[[float], float]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Case:
+class Case:
     """One layout of a group: what the sums below read of it."""
 
     priced: PricedModel
@@ -53,7 +54,7 @@ class _Case:
     microbatches: int
 
     @classmethod
-    def of(cls, priced: PricedModel, group: Group, position: int) -> _Case:
+    def of(cls, priced: PricedModel, group: Group, position: int) -> Case:
         """The layout at `position` of `group`."""
         index = int(group.index[position])
         policy = priced.policies[int(priced.policy[index])]
@@ -83,7 +84,7 @@ def link_traffic(priced: PricedModel, group: Group, position: int = 0) -> dict[s
     the normal kernels of DeepEP). Phases without traffic are left out.
     """
     found: dict[str, LinkBytes] = {}
-    one = _Case.of(priced, group, position)
+    one = Case.of(priced, group, position)
     for phase, inside, between in (*_block_traffic(one), *_stream_traffic(one), *_boundary_traffic(one)):
         if inside + between > 0.0:
             before = found.get(phase, LinkBytes(0.0, 0.0))
@@ -105,8 +106,21 @@ def sent_bytes(op: str, nbytes: float, layouts: LayoutBatch, axis: str, cluster:
     return whole * (1.0 - share), whole * share
 
 
-def _block_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
+def _block_traffic(case: Case) -> Iterator[tuple[str, float, float]]:
     """(phase, bytes inside, bytes between) of every collective of the micro-batches, recomputation included."""
+    for op, runs in block_moves(case):
+        inside, between = _op_bytes(op, case)
+        yield phase_of(op.group), runs * inside, runs * between
+
+
+def phase_of(axis: str) -> str:
+    """Phase that the collectives of an axis inside a micro-batch belong to."""
+    group = GROUP_OF.get(axis, axis)
+    return f"{group}_comm" if group in COMM_GROUPS else "dp_comm"
+
+
+def block_moves(case: Case) -> Iterator[tuple[Op, float]]:
+    """Every collective of the micro-batches, with how often a rank runs it in a step, mean over pipeline ranks."""
     priced = case.priced
     layers = zip(priced.layers, *case.layer_counts(), strict=True)
     blocks: list[tuple[BlockPrice, float, float]] = [(priced.embedding, 1.0, 0.0), *layers, (priced.head, 1.0, 0.0)]
@@ -115,10 +129,7 @@ def _block_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
             share = rerun_share(op, case.policy) if op.phase == "forward" else 0.0
             runs = case.microbatches * (copies + again * share) / case.pp * _at(op.count, case.row)
             if runs > 0.0:
-                inside, between = _op_bytes(op, case)
-                axis = GROUP_OF.get(op.group, op.group)
-                phase = f"{axis}_comm" if axis in COMM_GROUPS else "dp_comm"
-                yield phase, runs * inside, runs * between
+                yield op, runs
 
 
 def _at(value: object, row: int) -> float:
@@ -126,7 +137,7 @@ def _at(value: object, row: int) -> float:
     return float(array[row if array.size > 1 else 0])
 
 
-def _op_bytes(op: Op, case: _Case) -> tuple[float, float]:
+def _op_bytes(op: Op, case: Case) -> tuple[float, float]:
     """Bytes that a rank sends in one run of a collective."""
     if not op.collective.startswith("expert_"):
         return case.sent(op.collective, _at(op.dims["nbytes"], case.row), op.group)
@@ -139,8 +150,14 @@ def _op_bytes(op: Op, case: _Case) -> tuple[float, float]:
     return float(moved.wire[0]) * width, float(moved.port[0]) * width
 
 
-def _stream_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
+def _stream_traffic(case: Case) -> Iterator[tuple[str, float, float]]:
     """The same of gradients and parameters over data parallelism."""
+    for op, nbytes, axis in stream_moves(case):
+        yield ("dp_comm", *case.sent(op, nbytes, axis))
+
+
+def stream_moves(case: Case) -> Iterator[tuple[str, float, str]]:
+    """(collective, bytes in a step, axis) of gradients and parameters, mean over pipeline ranks."""
     priced, group, layouts, m, pp = case.priced, case.group, case.layouts, case.microbatches, case.pp
     zero, comm, preset = int(layouts.zero_stage[0]), group.comm, priced.preset
     held = stage_elements(priced.model, priced.workload, layouts, preset, pp, group.vpp, group.schedule)
@@ -158,24 +175,34 @@ def _stream_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
         else:
             size = float(np.asarray(layouts.axis(shard)[0]).reshape(-1)[0])
             moves += [("reduce_scatter", reduced, shard), ("all_reduce", reduced / size, replica)]
-        for op, nbytes, axis in moves:
-            yield ("dp_comm", *case.sent(op, nbytes, axis))
+        yield from moves
 
 
-def _boundary_traffic(case: _Case) -> Iterator[tuple[str, float, float]]:
+def _boundary_traffic(case: Case) -> Iterator[tuple[str, float, float]]:
     """Activations and their gradients over the boundaries between ranks, and their gather where pieces are sent."""
-    priced, layouts, pp, vpp = case.priced, case.layouts, case.pp, case.group.vpp
-    plan = get_schedule(case.group.schedule)
-    stages = [s for s in range(plan.n_stages(pp, vpp)) if (s + 1) % (pp * vpp)]
-    hops = [(plan.rank_of(s, pp), plan.rank_of(s + 1, pp)) for s in stages]
-    pairs = np.asarray([hop for hop in hops if hop[0] != hop[1]], dtype=np.int64).reshape(-1, 2)
+    priced, layouts, pp = case.priced, case.layouts, case.pp
+    pairs = hops(case)
     if not len(pairs):
         return
     crossing = float(crossings(layouts, pairs[:, 0], pairs[:, 1], priced.cluster.gpus_per_node).mean())
-    runs = 2.0 * case.microbatches / plan.directions * len(pairs) / pp
-    boundary = _at(priced.lowered.boundary_bytes, case.row)
-    pieces = int(layouts.tp[0]) if priced.preset.scatter_gather_p2p and not int(layouts.sp[0]) else 1
+    runs = 2.0 * case.microbatches / get_schedule(case.group.schedule).directions * len(pairs) / pp
+    boundary, pieces = boundary_pieces(case)
     sent = runs * boundary / pieces
     yield "pp_comm", sent * (1.0 - crossing), sent * crossing
     if pieces > 1:
         yield ("pp_comm", *case.sent("all_gather", runs * boundary, "tp"))
+
+
+def hops(case: Case) -> IntArray:
+    """Pipeline ranks that hand a micro-batch on to another rank, one row for each boundary: ndarray (hops, 2)."""
+    plan, pp, vpp = get_schedule(case.group.schedule), case.pp, case.group.vpp
+    stages = [s for s in range(plan.n_stages(pp, vpp)) if (s + 1) % (pp * vpp)]
+    found = [(plan.rank_of(s, pp), plan.rank_of(s + 1, pp)) for s in stages]
+    return np.asarray([hop for hop in found if hop[0] != hop[1]], dtype=np.int64).reshape(-1, 2)
+
+
+def boundary_pieces(case: Case) -> tuple[float, int]:
+    """Bytes that a micro-batch hands on, and in how many pieces the ranks of a tp group send them."""
+    priced = case.priced
+    shared = priced.preset.scatter_gather_p2p and not int(case.layouts.sp[0])
+    return _at(priced.lowered.boundary_bytes, case.row), int(case.layouts.tp[0]) if shared else 1
