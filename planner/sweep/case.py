@@ -95,7 +95,9 @@ def program_digest() -> str:
 
 
 def solve(case: Case) -> dict[str, Any]:
-    """The answer to a case, in plain types; an infeasible case is an answer that says why.
+    """The answer to a case, in plain types: as ``search --json``, and the layouts of its plans in words.
+
+    An infeasible case is an answer that says why.
 
     Nothing that two runs may differ in (wall time, host) is part of it, so every engine gives the same bytes.
     """
@@ -107,4 +109,4 @@ def solve(case: Case) -> dict[str, Any]:
         return {"status": REFUSED, "why": "; ".join(map(str, error.faults))}
     answer = result.to_dict()
     answer.pop("wall_s")
-    return {"status": DONE, "answer": answer}
+    return {"status": DONE, "answer": answer, "layouts": [row.layout.label() for row in result.rows]}

@@ -25,7 +25,7 @@ class Outcome:
     ----------
     case : Case
     document : dict
-        ``status``, and ``answer`` (as ``search --json``, without the wall time) or ``why``.
+        ``status``, and ``answer`` (as ``search --json``, without the wall time) with ``layouts``, or ``why``.
     kept : bool
         Whether it was there from an earlier run.
     """
