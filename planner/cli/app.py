@@ -13,7 +13,7 @@ from hwmodels.cli import running
 PROGRAM = "python -m planner"
 COMMANDS = {
     "search": "search", "predict": "predict", "simulate": "simulate", "place": "place", "goodput": "goodput",
-    "why": "why", "sensitivity": "why", "scenario": "scenario", "run": "run", "compare": "compare",
+    "why": "why", "sensitivity": "why", "sweep": "sweep", "scenario": "scenario", "run": "run", "compare": "compare",
     "calibrate": "calibrate", "fit": "fit", "validate": "validate", "report": "report", "list": "list",
 }  # fmt: skip
 """Command -> the module of `planner.cli` that registers it, in the order of the help."""

@@ -17,8 +17,8 @@ from planner.cli import list as listing
 from tests.conftest import ROOT
 
 COMMANDS = (
-    "search", "predict", "simulate", "goodput", "why", "sensitivity", "scenario", "run", "compare", "calibrate",
-    "fit", "validate", "report", "list",
+    "search", "predict", "simulate", "goodput", "why", "sensitivity", "sweep", "scenario", "run", "compare",
+    "calibrate", "fit", "validate", "report", "list",
 )  # fmt: skip
 
 
