@@ -71,7 +71,8 @@ def test_models_and_clusters_stand_side_by_side(call: Any, tmp_path: Path) -> No
     words = ("--models", "tiny-llama,gpt2", "--clusters", "dgx-h100,dgx-a100:2", "--out", tmp_path / "out")
     found, _ = swept(call, path, *words)
     assert [(row["model"], row["cluster"], row["gpus"]) for row in found["cases"]] == [
-        ("tiny-llama", "dgx-h100", 8), ("tiny-llama", "dgx-a100", 16), ("gpt2", "dgx-h100", 8), ("gpt2", "dgx-a100", 16),
+        ("tiny-llama", "dgx-h100", 8), ("tiny-llama", "dgx-a100", 16),
+        ("gpt2", "dgx-h100", 8), ("gpt2", "dgx-a100", 16),
     ]  # fmt: skip
     shown = call("sweep", str(path), *map(str, words), "--workers", "1")
     assert "most tokens a second: " in shown.out and "fewest dollars a token: " in shown.out
