@@ -17,7 +17,7 @@ from planner.cli import list as listing
 from tests.conftest import ROOT
 
 COMMANDS = (
-    "search", "predict", "simulate", "goodput", "why", "sensitivity", "sweep", "scenario", "run", "compare",
+    "search", "predict", "simulate", "place", "goodput", "why", "sensitivity", "sweep", "scenario", "run", "compare",
     "calibrate", "fit", "validate", "report", "list",
 )  # fmt: skip
 
