@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout import RECOMPUTE, split_layers, split_of
-from planner.layout.recompute import WHOLE_LAYERS, layers_at, recomputed_layers
+from planner.layout import RECOMPUTE, split_id, split_layers, split_of
+from planner.layout.recompute import BLOCK, WHOLE_LAYERS, layers_at, recomputed_layers
 from planner.priced import PricedModel
 from planner.search.uneven.chain import Splits, best_splits
 from planner.search.uneven.room import Room
 from planner.search.uneven.seconds import BlockSeconds
+from planner.step.assemble import group_memory
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -45,6 +47,22 @@ class Answer:
     shares: IntArray
     recomputed: IntArray | None
 
+    def with_at(self, rows: IntArray, other: Answer) -> Answer:
+        """The same with what another answer says of the layouts at `rows`."""
+
+        def put(own: FloatArray | IntArray, theirs: FloatArray | IntArray) -> NDArray[Any]:
+            own = own.copy()
+            own[rows] = theirs
+            return own
+
+        both = None
+        if self.recomputed is not None and other.recomputed is not None:
+            both = put(self.recomputed, other.recomputed)
+        return Answer(
+            put(self.seconds, other.seconds), put(self.default_seconds, other.default_seconds),
+            put(self.shares, other.shares), both,
+        )  # fmt: skip
+
 
 def joint(
     priced: PricedModel, index: IntArray, pp: int, schedule: str, limit_bytes: float, *, fit: bool,
@@ -57,7 +75,8 @@ def joint(
     Exact for that sum (`planner.search.uneven.chain.best_splits`), stages with their recomputation, embedding, head and
     prediction steps, and sends where they hold up computing: what a rank needs depends on its own layers
     alone, more recomputation only takes longer, so of every window of layers on every rank the fewest recomputed
-    layers that fit are best, and one dynamic program over windows decides both. Windows are sized when a best split
+    layers that fit are best, and one dynamic program over windows decides both. What is best without a thought of
+    memory is the answer where it fits. Else windows are sized when a best split
     first uses them (`planner.search.uneven.room.Room`); until then less is assumed of them, so a best split of sized
     windows only is the best of all.
 
@@ -75,15 +94,45 @@ def joint(
     seconds = BlockSeconds.of(priced, index, pp, 1, schedule)
     problem = _Problem.of(priced, index, pp, seconds, fit=fit, by_stage=by_stage)
     room = Room(priced, index, pp, schedule, limit_bytes, problem.widest, fit=fit)
-    shares = np.asarray(split_layers(priced.model.n_layers, pp), dtype=np.int64)
-    room.size(room.number[np.cumsum(shares) - shares, shares])
-    default = Splits(problem.of_split(shares, room), np.broadcast_to(shares, (len(problem.row), pp)))
+    default = np.asarray(split_layers(priced.model.n_layers, pp), dtype=np.int64)
+    usual = np.broadcast_to(default, (len(problem.row), pp))
+    free = Splits(problem.of_split(default, room), usual)
+    best = best_splits(lambda stage: problem.table(stage, room), pp, priced.model.n_layers, problem.weight)
+    found = problem.answer(best if moves else free, free, room)
+    tight = np.flatnonzero(~_held(priced, index, pp, schedule, found, default, limit_bytes, fit=fit))
+    if not len(tight):
+        return found
+    if len(tight) < len(index):
+        rest = joint(priced, index[tight], pp, schedule, limit_bytes, fit=fit, by_stage=by_stage, moves=moves)
+        return found.with_at(tight, rest)
+    room.size(room.number[np.cumsum(default) - default, default])
+    free = Splits(problem.of_split(default, room), usual)
     while moves:
-        found = best_splits(lambda stage: problem.table(stage, room), pp, priced.model.n_layers, problem.weight)
-        allowed = np.isfinite(found.seconds)
-        if not room.size(room.number[found.begins[allowed], found.shares[allowed]]):
-            return problem.answer(found, default, room)
-    return problem.answer(default, default, room)
+        best = best_splits(lambda stage: problem.table(stage, room), pp, priced.model.n_layers, problem.weight)
+        allowed = np.isfinite(best.seconds)
+        if not room.size(room.number[best.begins[allowed], best.shares[allowed]]):
+            return problem.answer(best, free, room)
+    return problem.answer(free, free, room)
+
+
+def _held(
+    priced: PricedModel, index: IntArray, pp: int, schedule: str, found: Answer, default: IntArray, limit_bytes: float,
+    *, fit: bool,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Layouts whose split that is best without a thought of memory fits it, and the default split too: (n,).
+
+    With `fit` without recomputation.
+    """
+    n = len(index)
+    splits = [split_id(shares) for shares in (*found.shares.tolist(), *[default.tolist()] * n)]
+    layouts = replace(priced.layouts.take(np.tile(index, 2)), stage_layers=np.asarray(splits))
+    if fit:
+        none = np.full(2 * n, split_id((0,)))
+        layouts = replace(layouts, recompute=np.full(2 * n, BLOCK), recompute_layers=none)
+    rows, policy = np.tile(priced.inverse[index], 2), np.tile(priced.policy[index], 2)
+    whole = replace(priced, layouts=layouts, inverse=rows, policy=policy)
+    fits = (group_memory(whole, np.arange(2 * n), pp, 1, schedule).peak_bytes <= limit_bytes).all(axis=1)
+    return np.asarray(fits[:n] & fits[n:])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
