@@ -82,6 +82,9 @@ def search(
         Range, typer.Option("--order", metavar="NAME,...", help="Orders of the axes, or any that the framework has.")
     ] = None,
     cp_ulysses: Annotated[Range, _range("--cp-ulysses", "Inner degrees of hierarchical context parallelism.")] = None,
+    stages: Annotated[
+        Range, typer.Option("--stages", metavar="NAME,...", help="even (default), best, balanced, fit: see docs/strategies.")
+    ] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")
     ] = None,
@@ -101,7 +104,7 @@ def search(
         "recompute_modules": recompute_modules, "recompute_layers": recompute_layers,
         "offload_optimizer": offload_optimizer, "offload_parameters": offload_parameters,
         "offload_activations": offload_activations,
-        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard, "order": order,
+        "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard, "order": order, "stages": stages,
     }  # fmt: skip
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
@@ -134,7 +137,7 @@ def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:
     for name, text in options.items():
         if text is None:
             continue
-        if name in ("recompute", "recompute_modules", "schedule", "cp_kind", "reshard", "order"):
+        if name in ("recompute", "recompute_modules", "schedule", "cp_kind", "reshard", "order", "stages"):
             found[name] = tuple(part.strip() for part in text.split(","))
             continue
         try:

@@ -84,23 +84,27 @@ class Examiner:
         found: list[_Priced] = []
         for number in np.unique(variant):
             mine = variant == number
-            found += self._price(variants[int(number)], work[mine], state[mine])
+            one, rows = variants[int(number)], zip(work[mine].tolist(), state[mine].tolist(), strict=True)
+            found += self._price(one.of(work[mine], state[mine]), [(one.number, *pair) for pair in rows])
         if found:
             self._time(found)
 
-    def _price(self, variant: Variant, work: IntArray, state: IntArray) -> list[_Priced]:
-        priced = variant.of(work, state)
+    def add(self, priced: PricedModel, places: Sequence[tuple[int, ...]]) -> None:
+        """Examine candidates that stand in no table; `places` order those of equal costs."""
+        if found := self._price(priced, places):
+            self._time(found)
+
+    def _price(self, priced: PricedModel, places: Sequence[tuple[int, ...]]) -> list[_Priced]:
         peak = peak_bytes(priced)
         fits = peak <= self.capacity
-        self.sized += len(work)
+        self.sized += len(places)
         self._drop("memory", int((~fits).sum()))
         self.priced += int(fits.sum())
         found = []
         for group in assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits)))):
             here = self._candidates(priced, group.layouts, bounds(group), peak[group.index])
             rows = group.index
-            places: list[tuple[int, ...]] = [(variant.number, int(work[i]), int(state[i])) for i in rows]
-            found.append(_Priced(priced, group, places, peak[rows], self._costs(here)))
+            found.append(_Priced(priced, group, [places[i] for i in rows], peak[rows], self._costs(here)))
         return found
 
     def _candidates(

@@ -24,8 +24,10 @@ MAX_CP = 16
 LEAST_TOKENS = 512
 """Tokens of a sequence that a context-parallel rank has at least where cp is left open."""
 
+STAGES = ("even", "best", "balanced", "fit")
+"""Stages that a search tries (`planner.search.uneven`)."""
 _WORDS = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KINDS, "reshard": RESHARDS,
-          "order": (*ORDERS, ANY_ORDER)}  # fmt: skip
+          "order": (*ORDERS, ANY_ORDER), "stages": STAGES}  # fmt: skip
 _FROM_ZERO = (*OFFLOADS, "sp", "zero_stage", "fsdp", "recompute_layers", "cp_ulysses")
 _MOST = {"sp": 1, "zero_stage": 3}
 OF_WORKLOAD = ("precision", "switches")
@@ -51,6 +53,11 @@ class Space:
     offload_optimizer, offload_parameters, offload_activations : tuple of int
         As in `planner.layout.Layout`; 0 unless given.
     cp_ulysses : tuple of int
+    stages : tuple of str
+        ``even``: the default split alone, as where nothing is given. ``best``: those of
+        `planner.search.uneven.balanced_candidates` for the rows of the answer. ``balanced``: the same for every
+        candidate that a bound does not rule out. ``fit``: the same, with the recomputed layers that each stage's memory
+        asks for. The default split stays a candidate beside them.
     precision : tuple of str
         Recipes to try; the workload's own unless given.
     switches : tuple of (name, words)
@@ -79,6 +86,7 @@ class Space:
     cp_ulysses: tuple[int, ...] = ()
     reshard: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
     precision: tuple[str, ...] = ()
     switches: Variations = ()
 

@@ -21,6 +21,7 @@ from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search.examine import Examiner, Timed
+from planner.search.extend import extend
 from planner.search.nearest import illegal, too_large
 from planner.search.objective_base import BASIC, Constraint, Limit, Objective
 from planner.search.pool import Pool, pool_of
@@ -96,6 +97,7 @@ def search(
     screened = len(pool) + sum(dropped.get(name, 0) for name in ("memory", *(one.id for one in limits)))
     while len(pool):
         examiner.examine(found, *pool.open(examiner.ranking))
+    tried = extend(examiner, found, space.stages)
     if not examiner.priced:
         raise too_large(model, cluster, workload, space, constraints, memory_headroom)
     tell(f"{examiner.priced:,} priced, {examiner.simulated:,} timed exactly; the others have bounds above the answer")
@@ -104,7 +106,7 @@ def search(
             dropped[name] = dropped.get(name, 0) + count
     rows = _rows(examiner, [entry for _, entry in examiner.ranking.rows()])
     return SearchResult(
-        considered, dropped, screened, examiner.sized, examiner.priced, examiner.simulated, 0,
+        considered + tried, dropped, screened + tried, examiner.sized, examiner.priced, examiner.simulated, 0,
         time.perf_counter() - start, rows, True, tuple(one.name for one in objectives), rows[0].step.notes,
     )  # fmt: skip
 

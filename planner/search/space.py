@@ -111,6 +111,13 @@ class Survey:
             state = np.repeat(begin, each) + inside
             yield self._legal(work, state)
 
+    def of_work(self, rows: IntArray) -> tuple[IntArray, IntArray]:
+        """Rows of work and of state of every legal candidate on these rows of work."""
+        cell = np.searchsorted(self.work_cell, rows, side="right") - 1
+        begin, each = self.state_cell[cell], np.diff(self.state_cell)[cell]
+        inside = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
+        return self._legal(np.repeat(rows, each), np.repeat(begin, each) + inside)
+
     def _legal(self, work: IntArray, state: IntArray) -> tuple[IntArray, IntArray]:
         """Those of the pairs that keep the rules which read fields of both tables."""
         for id_, of_work, of_state, kept in self.crossed:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch, split_id, split_layers
-from planner.layout.recompute import BLOCK, FULL, WHOLE_LAYERS
+from planner.layout.recompute import BLOCK, FULL, NONE, WHOLE_LAYERS, Policy
 from planner.memory import HEADROOM
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
@@ -108,8 +108,10 @@ def balanced_candidates(
 def least_seconds(priced: PricedModel, index: IntArray, *, fit: bool = False) -> FloatArray:
     """Seconds that a step takes at least, however the layers are dealt: ndarray (n,).
 
-    The mean over ranks of a step's computing, ``M * (all blocks) / pp``; no rank can do with less if the heaviest
-    shall be as light as can be. Recomputation counts where it works on all layers, and not with `fit`.
+    The mean over ranks of a step's computing, ``M T / pp`` with T all blocks of a micro-batch: the heaviest rank has
+    no less. Of one virtual stage a rank whose backward is whole more: rank r waits for the stages before it, forward
+    and back (`planner.simulate.bound`), so that a step of B seconds leaves it ``l_r <= (B - l_0 - ... - l_(r-1)) / M``;
+    summed up, ``T <= B (1 - (1 - 1/M)^pp)``. Recomputation counts where it works on all layers, and not with `fit`.
     """
     least = np.zeros(len(index))
     b = priced.layouts.take(index)
@@ -121,7 +123,10 @@ def least_seconds(priced: PricedModel, index: IntArray, *, fit: bool = False) ->
         whole = s.load.sum(axis=1) + s.first[0] + s.last[0]
         again = ~partly(b.take(here)) if not fit else np.zeros(len(here), dtype=np.bool_)
         whole = whole + np.where(again, s.again.sum(axis=1), 0.0)
+        plan = get_schedule(shape[2])
         least[here] = s.microbatches * s.copies * whole / shape[0]
+        if shape[1] == 1 and plan.directions == 1 and not plan.split_backward:
+            least[here] = whole / (1.0 - (1.0 - 1.0 / s.microbatches) ** shape[0])
     return least
 
 
@@ -157,14 +162,21 @@ def _changed(
     """The layouts at `index` with what was found, without those that are no gain or do not fit."""
     usual, own = split_layers(priced.model.n_layers, pp * vpp), priced.layouts.take(index)
     splits = np.asarray([0 if tuple(s) == usual else split_id(s) for s in answer.shares.tolist()], dtype=np.int64)
-    layouts = replace(own, stage_layers=splits)
+    layouts, policy = replace(own, stage_layers=splits), priced.policy[index]
     if answer.recomputed is None:
         gain = (splits != own.stage_layers) & (answer.seconds < answer.default_seconds * (1.0 - GAIN))
     else:
         numbers = np.asarray([_numbers(*pair) for pair in zip(answer.recomputed, answer.shares, strict=True)])
-        layouts = replace(layouts, recompute=np.full(len(index), BLOCK), recompute_layers=numbers)
+        none = ~answer.recomputed.any(axis=1)
         gain = np.isfinite(answer.seconds)
-    found = replace(at(priced, index[gain]), layouts=layouts.take(gain))
+        if Policy("none") in priced.policies:  # the space has the layout without recomputation, and its price
+            policy[none] = priced.policies.index(Policy("none"))
+            gain &= ~(none & (splits == 0))
+        else:
+            none[:] = False
+        kinds, counts = np.where(none, NONE, BLOCK), np.where(none, 0, numbers)
+        layouts = replace(layouts, recompute=kinds, recompute_layers=counts)
+    found = replace(at(priced, index[gain]), layouts=layouts.take(gain), policy=policy[gain])
     if not len(found.layouts):
         return found
     peak = group_memory(found, np.arange(len(found.layouts)), pp, vpp, schedule).peak_bytes.max(axis=1)

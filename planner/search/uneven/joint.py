@@ -14,6 +14,7 @@ from planner.priced import PricedModel
 from planner.search.uneven.chain import Splits, best_splits
 from planner.search.uneven.room import Room
 from planner.search.uneven.seconds import BlockSeconds
+from planner.search.uneven.slowest import EVEN
 from planner.step.assemble import group_memory
 
 FloatArray = NDArray[np.float64]
@@ -22,10 +23,6 @@ IntArray = NDArray[np.int64]
 BAND = 1.5
 """Stages are tried up to this times the bound of the default split with every layer recomputed. A split with a stage
 above that bound is worse than the default, so nothing is lost where the default fits the memory."""
-
-EVEN = 1e-3
-"""Weight of the squares of the stages' seconds over their mean, in what is minimised: of splits with equally slow
-stages the one with the fewest of them, since each holds up the others now and then. Too small to outweigh a layer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +128,8 @@ def _held(
         layouts = replace(layouts, recompute=np.full(2 * n, BLOCK), recompute_layers=none)
     rows, policy = np.tile(priced.inverse[index], 2), np.tile(priced.policy[index], 2)
     whole = replace(priced, layouts=layouts, inverse=rows, policy=policy)
-    fits = (group_memory(whole, np.arange(2 * n), pp, 1, schedule).peak_bytes <= limit_bytes).all(axis=1)
+    peaks = group_memory(whole, np.arange(2 * n), pp, 1, schedule).peak_bytes
+    fits = np.asarray((peaks <= limit_bytes).all(axis=1))
     return np.asarray(fits[:n] & fits[n:])
 
 

@@ -18,9 +18,9 @@ from planner.memory.moments import moments
 from planner.priced import PricedModel
 from planner.recompute import Stages
 from planner.schedule import get as get_schedule
-from planner.search.uneven.chain import best_splits
 from planner.search.uneven.joint import Answer
 from planner.search.uneven.seconds import BlockSeconds
+from planner.search.uneven.slowest import balanced
 from planner.step.assemble import group_memory
 
 FloatArray = NDArray[np.float64]
@@ -29,9 +29,6 @@ BoolArray = NDArray[np.bool_]
 
 CROWD = 32
 """Power to which the work of ranks is raised, so that the heaviest tell most."""
-
-HEAVY = np.asarray([1e6])
-"""Weight of the slowest virtual stage beside a sum that is the same for all splits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +86,7 @@ def by_rank(
     Minimised is the load of the heaviest rank, and where stages lie round and round the sum of the slowest stage of
     each round beside it (`Places.pace`).
 
-    1. The split whose slowest virtual stage is fastest, by `planner.search.uneven.chain.best_splits` (exact).
+    1. The split whose slowest virtual stage is fastest, by `planner.search.uneven.slowest.balanced` (exact).
     2. From there, and from the default split, one layer at a time moves from a virtual stage to another one, all
        between them handing a layer on, as long as that falls, or stays and others that are as heavy as the heaviest
        rank, or the slowest virtual stage, get lighter. The better end of the two descents is the answer. It need not
@@ -108,23 +105,26 @@ def by_rank(
     again = seconds.again
     again = np.zeros_like(again) if fit else _whole_again(priced, index, pp, vpp, schedule, again)
     default = np.asarray(split_layers(priced.model.n_layers, pp * vpp), dtype=np.int64)
+    each = np.concatenate([seconds.load + again, seconds.first[0][:, None], seconds.last[0][:, None]], axis=1)
+    unique, where = np.unique(each, axis=0, return_inverse=True)  # states and micro-batches make no other split
     found, least, standard = [], [], []
-    for i in range(len(index)):
-        parts = _Parts.of(seconds, places, again, i)
+    starts = balanced(unique[:, :-2], unique[:, -2], unique[:, -1], pp * vpp, empty_ends=True) if moves else []
+    for i, (*layers, first, last) in enumerate(unique.tolist()):
+        parts = _Parts.of(np.asarray(layers), first, last, places)
         ends = [(default, parts.scores(default[None])[:, 0])]
         standard.append(ends[0][1][0])
         if moves:
-            start = best_splits(parts.table, pp * vpp, priced.model.n_layers, HEAVY).shares[0]
-            ends = [parts.descend(shares) for shares in (start, default)]
+            ends = [parts.descend(shares) for shares in (np.asarray(starts[i], dtype=np.int64), default)]
         shares, score = min(ends, key=lambda end: tuple(np.round(end[1] / ends[0][1], 9)))
         found.append(shares)
         least.append(score[0])
-    shares, usual = np.stack(found), np.broadcast_to(default, (len(index), pp * vpp))
+    where = where.reshape(-1)
+    shares, usual = np.stack(found)[where], np.broadcast_to(default, (len(index), pp * vpp))
     place = priced, index, pp, vpp, schedule
     allowed, recomputed = fitted(*place, shares, limit_bytes, fit=fit, by_stage=by_stage)
     bounds = []
     for load, fits in ((least, allowed), (standard, fitted(*place, usual, limit_bytes, fit=fit, by_stage=by_stage)[0])):
-        bounds.append(np.where(fits, np.asarray(load) * seconds.microbatches, np.inf))
+        bounds.append(np.where(fits, np.asarray(load)[where] * seconds.microbatches, np.inf))
     return Answer(bounds[0], bounds[1], shares, recomputed)
 
 
@@ -150,22 +150,10 @@ class _Parts:
     mean: float
 
     @classmethod
-    def of(cls, s: BlockSeconds, places: Places, again: FloatArray, i: int) -> _Parts:
-        until = np.concatenate([[0.0], np.cumsum(s.load[i] + again[i])])
-        first, last = float(s.first[0][i]), float(s.last[0][i])
+    def of(cls, layers: FloatArray, first: float, last: float, places: Places) -> _Parts:
+        until = np.concatenate([[0.0], np.cumsum(layers)])
         whole = np.full(places.holds.shape[1], (until[-1] + first + last) / places.holds.shape[1])
         return cls(until, first, last, places, float(places.work(whole[None]).mean()))
-
-    def table(self, stage: int) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a virtual stage, for the slowest one and for the sum."""
-        n = len(self.until)
-        begin, width = np.arange(n)[:, None], np.arange(n)[None, :]
-        end = np.minimum(begin + width, n - 1)
-        last = self.places.holds.shape[1] - 1
-        seconds = self.until[end] - self.until[begin] + (stage == 0) * self.first + (stage == last) * self.last
-        allowed = (begin + width < n) & ((width > 0) | (stage in (0, last)))
-        seconds = np.where(allowed, seconds, np.inf)[None]
-        return seconds, seconds
 
     def stages(self, shares: IntArray) -> FloatArray:
         """Seconds of the virtual stages of k splits (k, parts): ndarray (k, parts)."""
