@@ -39,7 +39,7 @@ from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
 from planner.scenario_file import MAX, NAMED, Limit, RunFile, ScenarioFile, Span, near
-from planner.search.space import Space, default_ranges
+from planner.search.space import STAGES, Space, default_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,6 +188,7 @@ def _widest(model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str,
         "offload_optimizer": tuple(range(101)),
         "offload_parameters": (0, 1),
         "offload_activations": tuple(range(model.n_layers)),
+        "stages": STAGES,
         **NAMED,
     }
 

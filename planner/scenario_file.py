@@ -20,7 +20,7 @@ from planner.layout import ORDERS, RECOMPUTE, RESHARDS, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
 from planner.search.search import OBJECTIVES
-from planner.search.space import ANY_ORDER
+from planner.search.space import ANY_ORDER, STAGES
 from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_IMAGES, MOST_MTP, VISIONS
 
 MAX = "max"
@@ -178,6 +178,7 @@ ModuleSets = Annotated[Any, PlainValidator(_module_sets)]
 CpKind = Annotated[Any, PlainValidator(_words(CP_KINDS))]
 Reshard = Annotated[Any, PlainValidator(_words(RESHARDS))]
 Order = Annotated[Any, PlainValidator(_words(SEARCHED_ORDERS))]
+StageWord = Annotated[Any, PlainValidator(_words(STAGES))]
 OrderName = Annotated[Any, PlainValidator(_words(ORDERS))]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
@@ -272,6 +273,7 @@ class SearchFile(Strict):
     cp_ulysses: Zero = None
     reshard: Reshard = None
     order: Order = None
+    stages: StageWord = None
     top: Count = 10
 
 

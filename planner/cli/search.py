@@ -83,7 +83,7 @@ def search(
     ] = None,
     cp_ulysses: Annotated[Range, _range("--cp-ulysses", "Inner degrees of hierarchical context parallelism.")] = None,
     stages: Annotated[
-        Range, typer.Option("--stages", metavar="NAME,...", help="even (default), best, balanced, fit: see docs/strategies.")
+        Range, typer.Option("--stages", metavar="NAME,...", help="even (the default), best, balanced, fit.")
     ] = None,
     objective: Annotated[
         str | None, typer.Option("--objective", help="step_time, tokens_per_s_per_gpu or usd_per_mtoken.")

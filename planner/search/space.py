@@ -22,10 +22,10 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search.axes import CELL, STATE, WORK, Axis, axes_of
 from planner.search.objective_base import Constraint
-from planner.search.ranges import ANY_ORDER, MAX_MBS, MAX_VPP, OFFLOADS, Space, default_ranges, variants
+from planner.search.ranges import ANY_ORDER, MAX_MBS, MAX_VPP, OFFLOADS, STAGES, Space, default_ranges, variants
 
 __all__ = [
-    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "Enumerated", "Space", "Survey", "default_ranges",
+    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "STAGES", "Enumerated", "Space", "Survey", "default_ranges",
     "enumerate_layouts", "survey", "variants",
 ]  # fmt: skip
 IntArray = NDArray[np.int64]
