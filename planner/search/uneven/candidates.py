@@ -167,7 +167,7 @@ def _changed(
         gain = (splits != own.stage_layers) & (answer.seconds < answer.default_seconds * (1.0 - GAIN))
     else:
         numbers = np.asarray([_numbers(*pair) for pair in zip(answer.recomputed, answer.shares, strict=True)])
-        none = ~answer.recomputed.any(axis=1)
+        none = np.asarray(~answer.recomputed.any(axis=1))
         gain = np.isfinite(answer.seconds)
         if Policy("none") in priced.policies:  # the space has the layout without recomputation, and its price
             policy[none] = priced.policies.index(Policy("none"))
