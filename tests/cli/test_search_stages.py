@@ -19,7 +19,8 @@ def test_a_head_of_a_large_vocabulary_moves_layers(call: Call) -> None:
         made = call("search", *OPTIONS, "--stages", word, "--json")
         assert made.code == 0
         plans[word] = json.loads(made.out)["plans"]
-    assert plans["balanced"][0]["step_s"] <= plans["best"][0]["step_s"] < plans["even"][0]["step_s"]
+    assert plans["balanced"][0]["step_s"] <= plans["best"][0]["step_s"] * (1 + 1e-12)
+    assert plans["best"][0]["step_s"] < plans["even"][0]["step_s"]
     shares = plans["balanced"][0]["stage_layers"]
     assert sum(shares) == 26 and shares[-1] == min(shares)
 

@@ -36,7 +36,7 @@ def found(**ranges: object) -> SearchResult:
 def test_each_word_adds_to_the_one_before() -> None:
     even, best, balanced = (found(recompute=("none",), stages=(word,)) for word in ("even", "best", "balanced"))
     fastest = [result.rows[0].step.step_s.mid for result in (even, best, balanced)]
-    assert fastest[0] > fastest[1] >= fastest[2]
+    assert fastest[0] > fastest[1] >= fastest[2] * (1 - 1e-12)
     assert best.considered > even.considered and balanced.considered > even.considered
     for result in (even, best, balanced):
         assert result.considered == sum(result.dropped.values()) + result.priced
