@@ -9,7 +9,7 @@ from planner.scenario import load_scenario
 from tests.cli.conftest import Call
 
 OPTIONS = ("--model", "gemma2-2b", "--cluster", "dgx-h100:1", "--seq-len", "2048", "--gbs", "64", "--tp", "1", "--pp",
-           "4", "--vpp", "1", "--recompute", "none", "--zero-stage", "0", "--mbs", "1")  # fmt: skip
+           "4", "--vpp", "1", "--cp", "1", "--recompute", "none", "--zero-stage", "0", "--mbs", "1")  # fmt: skip
 
 
 def test_a_head_of_a_large_vocabulary_moves_layers(call: Call) -> None:

@@ -19,7 +19,7 @@ from planner.search.space import enumerate_layouts
 from planner.search.uneven import balanced_candidates
 
 WORKLOAD = Workload(1024, 64)
-NARROW = {"tp": (1,), "pp": (2, 4), "vpp": (1, 2), "mbs": (1,), "zero_stage": (0,)}
+NARROW = {"tp": (1,), "cp": (1,), "pp": (2, 4), "vpp": (1, 2), "mbs": (1,), "zero_stage": (0,)}
 
 
 def top_heavy(vocab: int = 128000) -> ModelSpec:
@@ -69,7 +69,7 @@ def test_no_layout_is_missed() -> None:
 def test_fitted_recomputation_lets_in_what_did_not_fit() -> None:
     """Little free memory: nothing fits without recomputation, and less than all of it does."""
     model, cluster = top_heavy(vocab=4096), load("dgx-a100:1")
-    one = {"tp": (1,), "pp": (4,), "vpp": (1,), "mbs": (4,), "zero_stage": (0,), "schedule": ("1f1b",)}
+    one = NARROW | {"pp": (4,), "vpp": (1,), "mbs": (4,), "schedule": ("1f1b",)}
     layouts = [Layout(pp=4, dp=2, mbs=4, recompute=kind) for kind in ("none", "block")]
     priced = price_model(model, WORKLOAD, LayoutBatch.of(layouts), cluster)
     peaks = peak_bytes(priced)
