@@ -80,7 +80,7 @@ def axes_of(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload
 
     dp follows from the ranks, and the schedule from vpp unless it is given; open schedules are those that the
     framework preset has searched. A pp with an open vpp takes those that give every stage an equal share
-    (`planner.layout.is_even`), and all of them where none does.
+    (`planner.layout.is_even`), and powers of two where none does.
     """
     ranges = {name: _numbers(values) for name, values in default_ranges(space, model, cluster, workload).items()}
     world = cluster.n_ranks
@@ -135,13 +135,13 @@ def _orders(space: Space, workload: Workload) -> Axis:
 
 
 def _chunks(space: Space, n_layers: int, pps: IntArray, vpps: IntArray) -> Lay:
-    """Virtual stages with a pipeline alone; left open, those that make stages even, all of them where none does."""
+    """Virtual stages with a pipeline alone; left open, those that make stages even, powers of two where none does."""
     even = np.ones((int(pps.max()) + 1, int(vpps.max()) + 1), dtype=np.bool_)
     if not space.vpp:
         even[:] = False
         for pp in map(int, pps):
             fits = [v for v in map(int, vpps) if is_even(n_layers, pp * v)]
-            even[pp, fits or vpps] = True
+            even[pp, fits or [v for v in map(int, vpps) if v & (v - 1) == 0]] = True
 
     def lay(c: Columns, own: IntArray) -> tuple[BoolArray | None, IntArray]:
         return ((own == 1) | (c["pp"] > 1)) & even[c["pp"], own], own

@@ -22,7 +22,9 @@ from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 WAVE = 16
-"""Candidates that are timed together before the answer is looked at again."""
+"""Candidates that are timed before there is an answer."""
+MANY = 64
+"""Candidates of one graph that are timed together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,7 +125,10 @@ class Examiner:
         spans = np.maximum(np.abs(low).min(axis=0), 1e-300)
         order = np.argsort((low / spans).sum(axis=1), kind="stable")
         while len(order := order[self.ranking.open(low[order])]):
-            wave, order = order[:WAVE], order[WAVE:]
+            # one graph times many as fast as a few: the best's own group comes with it, once there is an answer
+            full = len(self.ranking) >= self.top
+            wave = order[owner[order] == owner[order[0]]][:MANY] if full else order[:WAVE]
+            order = order[~np.isin(order, wave)]
             for i in np.unique(owner[wave]):
                 self._exact(found[int(i)], inside[wave[owner[wave] == i]])
 

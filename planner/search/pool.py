@@ -15,7 +15,8 @@ from planner.search.variant import Variant
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-FIRST, GROWTH = 512, 2
+BoolArray = NDArray[np.bool_]
+FIRST, GROWTH = 96, 8
 """Candidates that are examined together at first, and how many times more each time after."""
 
 
@@ -27,6 +28,9 @@ class Pool:
     ----------
     variant, work, state : ndarray (n,)
     bounds : ndarray (n, objectives)
+    sure : ndarray (n,) of bool
+        Whether the bound of the memory is close: half of the first that are taken are of these, so that there soon is
+        an answer to hold the others against.
     taken : int
         How many have been taken, or found to be above the answer.
     wave : int
@@ -39,6 +43,7 @@ class Pool:
     work: IntArray
     state: IntArray
     bounds: FloatArray
+    sure: BoolArray
     wave: int = FIRST
     left: int = 0
 
@@ -50,26 +55,30 @@ class Pool:
         """All of several, in the order of their bounds; one of several objectives each over its least."""
         if not parts:
             none = np.zeros(0, dtype=np.int64)
-            return cls(none, none, none, np.zeros((0, objectives)))
-        variant, work, state, bounds = (
-            np.concatenate([getattr(part, name) for part in parts]) for name in ("variant", "work", "state", "bounds")
-        )
+            return cls(none, none, none, np.zeros((0, objectives)), np.zeros(0, dtype=np.bool_))
+        names = ("variant", "work", "state", "bounds", "sure")
+        variant, work, state, bounds, sure = (np.concatenate([getattr(part, n) for part in parts]) for n in names)
         if len(bounds):
             spans = np.maximum(np.abs(bounds).min(axis=0), 1e-300)
             order = np.argsort((bounds / spans).sum(axis=1), kind="stable")
-            variant, work, state, bounds = variant[order], work[order], state[order], bounds[order]
-        return cls(variant, work, state, bounds)
+            variant, work, state, bounds, sure = (v[order] for v in (variant, work, state, bounds, sure))
+        return cls(variant, work, state, bounds, sure)
 
     def open(self, ranking: Ranking[Timed]) -> tuple[IntArray, IntArray, IntArray]:
         """The next candidates that could belong to the answer; those that could not are counted and forgotten."""
         kept = ranking.open(self.bounds)
         self.left += int((~kept).sum())
         rows = np.flatnonzero(kept)
-        some, rest = rows[: self.wave], rows[self.wave :]
+        chosen = np.zeros(len(rows), dtype=np.bool_)
+        chosen[: self.wave] = True
+        if self.wave == FIRST:
+            chosen[self.wave // 2 :] = False
+            chosen[np.flatnonzero(self.sure[rows])[: self.wave // 2]] = True
+        some, rest = rows[chosen], rows[~chosen]
         self.wave *= GROWTH
         taken = self.variant[some], self.work[some], self.state[some]
         self.variant, self.work, self.state = self.variant[rest], self.work[rest], self.state[rest]
-        self.bounds = self.bounds[rest]
+        self.bounds, self.sure = self.bounds[rest], self.sure[rest]
         return taken
 
 
@@ -90,7 +99,7 @@ def pool_of(
         here = candidates(variant, work, state, step, peak)
         bounds = np.stack([costs(one, one.of(here)) for one in objectives], axis=1)
         number = np.full(len(work), variant.number)
-        parts.append(Pool(number, work, state, bounds))
+        parts.append(Pool(number, work, state, bounds, variant.screen.work.sure[work]))
     return Pool.joined(parts, len(objectives))
 
 

@@ -2,8 +2,12 @@
 
 A bound needs no rank but those that may be the worst: the first two, and the last two. How many blocks of each kind
 they hold, how many lie on the stages before them, and how many micro-batches wait when their first backward begins
-says all that a bound multiplies. A pipeline whose layers do not divide gets its split later, from a program of its own:
-there every rank stands for the mean over ranks, which no split can have all of them below.
+says all that a bound multiplies.
+
+A pipeline whose layers do not divide gets its split later, from a program of its own. No split can have all ranks below
+a mean over them, whatever its weights: there the ranks stand for four such means, from one that takes all ranks alike
+to one that takes each the less the more micro-batches wait there, and a block counts with the least that it can have
+in the mean, wherever it lies.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ from planner.stages import shares_of
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 RANKS = 4
-"""Ranks that are looked at."""
+"""Ranks, or means over them, that are looked at."""
+_LEANS = (0.0, 1.0, 4.0, np.inf)
+"""How much less a mean takes of a rank where more waits: weights ``1 / (1 + lean (pp - r) / pp)``."""
 
 
 def ranks_of(pp: int) -> tuple[int, ...]:
@@ -83,10 +89,14 @@ class Shape:
         return found.reshape(len(self.held), kinds).astype(np.float64)
 
     def on_ranks(self, parts: FloatArray) -> FloatArray:
-        """Counts of parts (parts, k) on the chunks of each rank: ndarray (ranks, chunks, k); the mean where open."""
+        """Counts of parts (parts, k) on the chunks of each rank: ndarray (ranks, chunks, k).
+
+        With an open split what a mean has of them at least, all in the first chunk.
+        """
         if self.open:
-            mean = parts.sum(axis=0) / (self.pp * self.vpp)
-            return np.broadcast_to(mean, (*self.parts.shape, len(mean)))
+            found = np.zeros((*self.parts.shape, parts.shape[1]))
+            found[:, 0] = parts.sum(axis=0) * self.plan.directions * means(self.pp).min(axis=1)[:, None]
+            return found
         return np.asarray(parts[self.parts])
 
     def before(self, parts: FloatArray) -> FloatArray:
@@ -117,6 +127,14 @@ def shape_of(model: ModelSpec, pp: int, vpp: int, schedule: str) -> Shape:
     below = np.asarray([min(at[r]) if even and one_way else 0 for r in ranks])
     hops = np.asarray([sum(_hops(plan, s, pp, n) for s in at[r]) for r in ranks])
     return Shape(plan, pp, vpp, not even, stage, place, shares[stage], kind, parts, held, below, hops)
+
+
+@lru_cache(maxsize=256)
+def means(pp: int) -> FloatArray:
+    """Weights of the means that stand for ranks with an open split: ndarray (ranks, pp), each of sum 1."""
+    waits = (pp - np.arange(pp)) / pp
+    each = np.asarray([1.0 / waits if np.isinf(lean) else 1.0 / (1.0 + lean * waits) for lean in _LEANS])
+    return np.asarray(each / each.sum(axis=1, keepdims=True))
 
 
 def _hops(plan: Schedule, stage: int, pp: int, length: int) -> int:
@@ -181,10 +199,16 @@ def cover_of(shape: Shape, kind: int, layers: int, offloaded: int) -> Cover:
 def waiting(shape: Shape, microbatches: int) -> FloatArray:
     """Micro-batches of each chunk that wait when a rank's first backward begins: ndarray (ranks, chunks).
 
-    Every run has that moment, so what they keep is a bound of the peak; with an open split the least of the ranks.
+    Every run has that moment, so what they keep is a bound of the peak; with an open split what waits in each mean at
+    least, over what `Shape.on_ranks` has of it there.
     """
-    found = np.asarray([_waiting(shape.plan.name, shape.pp, microbatches, shape.vpp, r) for r in ranks_of(shape.pp)])
-    return np.asarray(np.broadcast_to(found.min(), found.shape) if shape.open else found, dtype=np.float64)
+    pp, args = shape.pp, (shape.plan.name, shape.pp, microbatches, shape.vpp)
+    if not shape.open:
+        return np.asarray([_waiting(*args, rank) for rank in ranks_of(pp)], dtype=np.float64)
+    least = np.asarray([min(_waiting(*args, rank)) for rank in range(pp)], dtype=np.float64)
+    weights = means(pp)
+    found = (weights * least).min(axis=1) / weights.min(axis=1)
+    return np.broadcast_to(found[:, None], shape.parts.shape)
 
 
 @lru_cache(maxsize=16384)

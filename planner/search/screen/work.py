@@ -2,7 +2,7 @@
 
 Seconds are those of `planner.simulate.bound` without anything that only data parallelism adds: a rank waits for the
 forwards below its first stage, computes all its micro-batches, and the backwards below follow. Where the split is open,
-the mean over ranks takes the place of a rank's own share: of one virtual stage a rank, with weights under which every
+the mean over ranks (the first of `shapes.means`) takes the place of a rank's own share: of one virtual stage a rank, with weights under which every
 stage counts alike, ``sum_r l_r (sum_{s<r} w_s + M w_r) = c sum_s w_s`` for ``l_s = (c - sum_{r>s} l_r) / M``, so that
 ``c = 1 / (1 - (1 - 1/M)^pp)``; of several ``M / pp``.
 """
@@ -44,6 +44,8 @@ class WorkBounds:
         Of activations, buffers and workspaces when a rank's first backward begins.
     held_bytes : ndarray (n, ranks)
         Of buffers and workspaces, all the time.
+    sure : ndarray (n,) of bool
+        Whether the split of the layers is known, so that the bounds are close.
     """
 
     pipeline_s: FloatArray
@@ -51,6 +53,7 @@ class WorkBounds:
     microbatches: IntArray
     step_bytes: FloatArray
     held_bytes: FloatArray
+    sure: NDArray[np.bool_]
 
 
 def work_bounds(priced: PricedModel, like: IntArray, work: Mapping[str, IntArray]) -> WorkBounds:
@@ -105,7 +108,7 @@ class _Rows:
     def bounds(self) -> WorkBounds:
         pipeline, forward = self._seconds()
         step, held = self._bytes()
-        return WorkBounds(pipeline, forward, self.microbatches, step, held)
+        return WorkBounds(pipeline, forward, self.microbatches, step, held, self._of_shape(lambda s: s.open) == 0)
 
     # -- looking up -------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ def test_open_ranges_prefer_even_stages() -> None:
     assert {int(p) for p in found.pp} == {1, 2, 4}
     found = enumerate_layouts(Space(pp=(8,)), model(20), cluster, workload).layouts
     assert {int(p) for p in found.pp} == {8}
-    # 13 layers: never even on 2, 4 or 8 stages, so every vpp is tried
+    # 13 layers: never even on 2, 4 or 8 stages, so every power of two is tried
     found = enumerate_layouts(Space(), model(13), cluster, workload).layouts
     assert {(int(p), int(v)) for p, v in zip(found.pp, found.vpp, strict=True)} >= {(2, 1), (4, 1), (8, 1), (2, 2)}
     assert {int(s) for s in found.stage_layers} == {0}
