@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from planner.adapters import adapter_weights
 from planner.layout import Layout, split_layers
@@ -73,6 +74,7 @@ def formula_of(workload: Workload) -> FlopFormula:
     return FORMULAS[workload.flop_formula]
 
 
+@lru_cache(maxsize=1024)
 def _matrix_flops(layer: DecoderLayer, hidden: int) -> float:
     """Forward FLOPs a token of the layer's matrices."""
     return _products(layer, hidden, lambda _: True)

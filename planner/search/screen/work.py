@@ -2,9 +2,9 @@
 
 Seconds are those of `planner.simulate.bound` without anything that only data parallelism adds: a rank waits for the
 forwards below its first stage, computes all its micro-batches, and the backwards below follow. Where the split is open,
-the mean over ranks (the first of `shapes.means`) takes the place of a rank's own share: of one virtual stage a rank, with weights under which every
-stage counts alike, ``sum_r l_r (sum_{s<r} w_s + M w_r) = c sum_s w_s`` for ``l_s = (c - sum_{r>s} l_r) / M``, so that
-``c = 1 / (1 - (1 - 1/M)^pp)``; of several ``M / pp``.
+the mean over ranks (the first of `shapes.means`) takes the place of a rank's own share: of one virtual stage a rank,
+with weights under which every stage counts alike, ``sum_r l_r (sum_{s<r} w_s + M w_r) = c sum_s w_s`` for
+``l_s = (c - sum_{r>s} l_r) / M``, so that ``c = 1 / (1 - (1 - 1/M)^pp)``; of several ``M / pp``.
 """
 
 from __future__ import annotations
