@@ -41,7 +41,7 @@ FINALISTS = 8
 """Placements that are priced as whole steps."""
 MOST_EXACT = 1000
 """Placements up to which all are measured."""
-WORK = 1_500_000
+WORK = 400_000
 """Ranks times candidates that are measured in all: a few seconds."""
 
 
