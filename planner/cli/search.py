@@ -90,6 +90,7 @@ def search(
     ] = None,
     top: Annotated[int | None, typer.Option("--top", min=1, help="Rows to show (10).")] = None,
     save: Annotated[list[int] | None, typer.Option("--save", help="Write the plan of this row (repeatable).")] = None,
+    place: Annotated[int, typer.Option("--place", min=0, help="Place the ranks of this many of the best rows.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write the table and the plans of all rows.")
     ] = None,
@@ -110,13 +111,17 @@ def search(
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
         **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops, images),
     }  # fmt: skip
-    answer(problem_of(scenario, model, cluster, stated, space_of(space), objective, top), out, save or [], json)
+    answer(problem_of(scenario, model, cluster, stated, space_of(space), objective, top), out, save or [], json, place)
 
 
-def answer(problem: Problem, out: Path | None, save: list[int], json: bool) -> None:
+def answer(problem: Problem, out: Path | None, save: list[int], json: bool, place: int = 0) -> None:
     """Search, write what is asked for, and print."""
     _no_such_rows([number for number in save if not 1 <= number <= problem.top], problem.top)
     result = find(problem)
+    if place:
+        from planner.cli.search_place import with_places
+
+        result = with_places(result, problem, place)
     files = write(result, problem, out, save)
     if json:
         from planner.cli.output import print_json

@@ -100,7 +100,8 @@ class SearchResult:
             found.append(
                 {
                     "rank": row.rank,
-                    **asdict(row.layout),
+                    **{name: value for name, value in asdict(row.layout).items() if name != "placement"},
+                    "placed": bool(row.layout.placement),
                     "precision": row.workload.precision,
                     "switches": dict(row.workload.switches),
                     "microbatches": row.microbatches,

@@ -14,7 +14,7 @@ from hwmodels import catalog, collectives
 from hwmodels import cluster as clusters
 from hwmodels.errors import InputError
 from hwmodels.network import Fabric, Flows, place, traffic, wire
-from hwmodels.topology import GroupShape
+from hwmodels.topology import INSIDE, GroupShape
 from tests.hwmodels.fabrics import FABRICS, everyone, plain, rails, shape, torus
 
 
@@ -163,3 +163,20 @@ def test_a_link_of_no_bandwidth_and_a_group_of_nobody() -> None:
     for ranks, nodes in ((0, 1), (1, 0)):
         with pytest.raises(InputError, match="no members"):
             collectives.seconds(rails(4), "all_reduce", 1e9, shape(ranks, nodes, 1))
+
+
+def test_what_a_group_states_of_its_switches_replaces_what_its_stride_says() -> None:
+    fabric = rails(16, leaf_nodes=4, oversubscription=4.0)
+    by_stride, of = shape(1, 4, 8), GroupShape
+    parts = (by_stride.ranks_per_node, by_stride.nodes, by_stride.stride)
+    # four neighbouring nodes lie below one leaf; two a leaf share uplinks of a quarter with as many: half of a port
+    assert float(fabric.group_bandwidth(by_stride)) == 50e9
+    assert float(fabric.group_bandwidth(of(*parts, np.asarray(2.0)))) == 25e9
+    assert float(fabric.group_bandwidth(of(*parts, np.asarray(INSIDE)))) == 50e9
+    far = shape(1, 4, 32)
+    assert float(fabric.group_bandwidth(far)) == 12.5e9
+    apart = (far.ranks_per_node, far.nodes, far.stride)
+    assert float(fabric.group_bandwidth(of(*apart, np.asarray(INSIDE)))) == 50e9
+    # of an all-to-all over four nodes, two below the leaf: 2 of 3 parts leave, over a quarter of the ports
+    assert float(fabric.group_bandwidth(of(*parts, np.asarray(2.0)), "all_to_all")) == 50e9 * 3 / 2 / 4
+    assert float(fabric.group_latency(of(*parts, np.asarray(2.0)))) > float(fabric.group_latency(by_stride))

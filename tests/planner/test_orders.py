@@ -11,14 +11,20 @@ from hypothesis import strategies as st
 
 from hwmodels import cluster as clusters
 from hwmodels.network import Flows, place, traffic, wire
+from hwmodels.topology import group_shape
 from planner import frameworks
+from planner.evaluate import exact_seconds
 from planner.layout import ORDERS, Layout, LayoutBatch
 from planner.layout.axes import AXES, crossings, levels
 from planner.layout.order_rules import alike
+from planner.mixed.arrangement import faults as arrangement_faults
+from planner.mixed.arrangement import in_order as mixed_in_order
 from planner.model import load
 from planner.plan import Workload, build_plan, expert_grid
 from planner.predict import predict
+from planner.priced import price_model
 from planner.search.space import Space, enumerate_layouts
+from planner.step.assemble import assemble, dag_groups
 from tests.hwmodels.fabrics import rails
 
 MEGATRON = Layout(tp=2, pp=4, dp=2)  # the 16 GPUs of Megatron-Core's `initialize_model_parallel`
@@ -128,8 +134,8 @@ def test_axes_of_one_rank_may_stand_anywhere() -> None:
 
 def test_the_search_takes_each_arrangement_once() -> None:
     model, cluster = load("llama-3.2-1b")[0], clusters.load("dgx-h100:1")
-    space = Space.of({"tp": (2,), "pp": (2,), "mbs": (1,), "recompute": ("none",), "sp": (0,), "zero_stage": (0,),
-                      "vpp": (1,), "order": ("any",)})  # fmt: skip
+    space = Space.of({"tp": (2,), "cp": (1,), "pp": (2,), "mbs": (1,), "recompute": ("none",), "sp": (0,),
+                      "zero_stage": (0,), "vpp": (1,), "order": ("any",)})  # fmt: skip
     found = enumerate_layouts(space, model, cluster, Workload(1024, 16, framework="megatron"))
     assert {found.layouts.layout(i).order for i in range(len(found.layouts))} == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
     generic = enumerate_layouts(space, model, cluster, Workload(1024, 16))
@@ -156,3 +162,49 @@ def test_a_pipeline_inside_the_node_costs_data_parallelism_the_network() -> None
     assert outer.traffic["pp_comm"].inter_node > 0 and outer.traffic["dp_comm"].inter_node == 0
     assert inner.traffic["pp_comm"].inter_node == 0 and inner.traffic["dp_comm"].inter_node > 0
     assert outer.traffic["tp_comm"] == inner.traffic["tp_comm"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(some, min_size=1, max_size=6), st.sampled_from((4, 8, 72)))
+def test_the_default_order_has_the_shapes_that_it_always_had(many: list[Layout], gpus: int) -> None:
+    usual = [replace(lay, order=ORDERS[0], ep=lay.ep if lay.tp * lay.cp * lay.dp % lay.ep == 0 else 1) for lay in many]
+    cluster = replace(CLUSTER, pools=(replace(CLUSTER.pools[0], gpus_per_node=gpus),))
+    b = LayoutBatch.of(usual)
+    one = np.ones_like(b.tp)
+    table = {
+        "tp": (b.tp, one), "cp": (b.cp, b.tp), "dp": (b.dp, b.tp * b.cp), "dp_cp": (b.dp * b.cp, b.tp),
+        "fsdp": (b.fsdp_degree * b.cp, b.tp), "replica": (b.dp // b.fsdp_degree, b.tp * b.cp * b.fsdp_degree),
+        "ep_etp": (b.ep * b.etp, one), "edp": (b.edp, b.ep * b.etp), "pp": (b.pp, b.tp * b.cp * b.dp),
+        "world": (b.world, one),
+    }  # fmt: skip
+    for axis, (size, stride) in table.items():
+        wanted = group_shape(size, stride, gpus)
+        for found in (b.group(axis, cluster), b.group(axis, gpus)):
+            assert not np.any(found.leaf) and not np.any(found.pod)
+            for field in ("ranks_per_node", "nodes", "stride"):
+                assert np.array_equal(getattr(found, field), getattr(wanted, field)), (axis, field)
+
+
+def test_pools_are_filled_in_the_default_order_alone() -> None:
+    cluster = clusters.load("dgx-h100:2")
+    lay = Layout(tp=8, dp=2, order="dp-tp-cp-pp")
+    found = arrangement_faults(mixed_in_order(cluster, lay, 8), cluster, 8)
+    assert [fault.what for fault in found] == ["order=dp-tp-cp-pp over pools"]
+
+
+def test_many_orders_and_placements_together_are_one_by_one() -> None:
+    model, cluster, work = load("llama-3.2-1b")[0], clusters.load("dgx-h100:2"), Workload(1024, 64)
+    moved = tuple(int(r) for r in np.random.default_rng(1).permutation(16))
+    many = [
+        Layout(tp=tp, pp=pp, dp=16 // tp // pp // cp, cp=cp, zero_stage=zero, order=order, placement=seats)
+        for tp, pp, cp in ((2, 2, 1), (2, 4, 1), (2, 2, 2), (4, 2, 1))
+        for zero in (0, 1, 3)
+        for order in (ORDERS[0], "tp-cp-pp-dp", "dp-pp-tp-cp")
+        for seats in ((), moved)
+    ]
+    priced = price_model(model, work, LayoutBatch.of(many), cluster)
+    for shape in dag_groups(priced, np.arange(len(many))):
+        group = assemble(priced, *shape)
+        seconds = exact_seconds(group, np.arange(len(group.index)))
+        for i, found in zip(group.index, seconds, strict=True):
+            assert found == predict(model, cluster, work, many[i]).step_s.mid, many[i].label()
