@@ -186,10 +186,8 @@ class _Problem:
     def of_split(self, shares: IntArray, room: Room) -> FloatArray:
         """What is minimised, of one split of all tries; infinite where it does not fit: ndarray (m,)."""
         begins = np.cumsum(shares) - shares
-        each = [self.table(stage, room) for stage in range(self.pp)]
-        load, onward = (
-            np.stack([pair[i][:, begins[s], shares[s]] for s, pair in enumerate(each)], axis=1) for i in (0, 1)
-        )
+        each = [self.table(s, room, (int(begins[s]), int(shares[s]))) for s in range(self.pp)]
+        load, onward = (np.stack([pair[i][:, 0, 0] for pair in each], axis=1) for i in (0, 1))
         fits = np.asarray(np.isfinite(load).all(axis=1))
         load, onward = (np.where(fits[:, None], part, 0.0) for part in (load, onward))
         return np.where(fits, self.weight * load.max(axis=1) + onward.sum(axis=1), np.inf)
@@ -212,29 +210,37 @@ class _Problem:
         returned = np.concatenate([back[:, 1:], np.zeros((len(back), 1))], axis=1)
         return np.asarray((ahead + back) * self.seconds.blocking), np.asarray(ahead + returned)
 
-    def table(self, stage: int, room: Room) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a micro-batch for the slowest stage and for the sum: ``[try, begin, layers]``."""
-        s, row = self.seconds, self.row
-        ends = room.number >= 0
-        begin, last = np.arange(ends.shape[0])[:, None], np.arange(ends.shape[0])[:, None] + np.arange(ends.shape[1])
-        last = np.minimum(last, ends.shape[0] - 1)
-        need = room.need[row[:, None, None], stage, np.maximum(room.number, 0)[None]]
-        held = np.arange(ends.shape[1]) * np.ones_like(begin)
-        allowed = ends & ((held > 0) | (stage in (0, self.pp - 1) and self.pp > 1))
-        again: FloatArray
+    def table(
+        self, stage: int, room: Room, window: tuple[int, int] | None = None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Seconds of a micro-batch for the slowest stage and for the sum: ``[try, begin, layers]``.
+
+        Of one (begin, layers) alone where `window` is given.
+        """
+        s, row, layers = self.seconds, self.row, self.until[0].shape[1] - 1
+        begin, held = np.arange(layers + 1)[:, None], np.arange(self.widest + 1)[None, :]
+        if window is not None:
+            begin, held = (np.asarray([[v]]) for v in window)
+        end, number = np.minimum(begin + held, layers), room.number[begin, held]
+        need = room.need[:, stage][:, np.maximum(number, 0)]
+        need = need if len(row) == len(need) else need[row]
+        allowed = (number >= 0) & ((held > 0) | (stage in (0, self.pp - 1) and self.pp > 1)) & (need < room.never)
         if self.fit:
             given = np.where(self.number[:, None, None] < 0, need, np.minimum(self.number[:, None, None], held))
-            allowed = allowed & (need <= given) & (need < room.never)
-            upto = np.minimum(begin + np.minimum(given, held), ends.shape[0] - 1)
-            again = self.until[2][row[:, None, None], upto] - self.until[2][row][:, begin]
+            allowed = allowed & (need <= given)
+            place = row[:, None, None] * (layers + 1)
+            upto = np.take(self.until[2], place + np.minimum(begin + np.minimum(given, held), layers))
+            again = upto - np.take(self.until[2], place + begin)
         else:
-            allowed = allowed & (need < room.never)
-            again = self.own[row, min(stage, self.own.shape[1] - 1)]
-        load, onward = (u[row][:, last] - u[row][:, begin] + again for u in self.until[:2])
-        for here, end in ((0, s.first), (self.pp - 1, s.last)):
+            again = self.own[:, min(stage, self.own.shape[1] - 1)][:, begin, held]
+        load, onward = (u[:, end] - u[:, begin] for u in self.until[:2])
+        for here, ends in ((0, s.first), (self.pp - 1, s.last)):
             if stage == here:
-                load, onward = (part + v[row][:, None, None] for part, v in zip((load, onward), end, strict=True))
-        load, onward = (part + v[row, stage, None, None] for part, v in zip((load, onward), self.hops, strict=True))
+                load, onward = (part + v[:, None, None] for part, v in zip((load, onward), ends, strict=True))
+        load, onward = (part + v[:, stage, None, None] for part, v in zip((load, onward), self.hops, strict=True))
+        if len(row) != len(load):
+            load, onward = load[row], onward[row]
+        load, onward = load + again, onward + again
         onward = onward + EVEN * load * load / self.mean[:, None, None]
         return np.where(allowed, load, np.inf), np.where(allowed, onward, np.inf)
 
