@@ -26,7 +26,7 @@ _BLOCK = RECOMPUTE.index("block")
 
 
 def offloaded(stages: Stages, values: Sequence[FloatArray]) -> FloatArray:
-    """Sum of a value over the layers whose activations are offloaded: ndarray (n, pp, chunks).
+    """Sum of a value over the layers whose activations are offloaded: ndarray (n, r, chunks).
 
     Parameters
     ----------
@@ -34,18 +34,17 @@ def offloaded(stages: Stages, values: Sequence[FloatArray]) -> FloatArray:
         The value of a layer of each kind.
     """
     b, n = stages.layouts, len(stages.layouts)
-    each = np.stack([np.broadcast_to(v, (n,)) for v in values])
-    none = np.zeros(n)
-    found = stages.sum([none for _ in values], none, none)
+    found = np.zeros((n, len(stages.at), stages.chunks))
     chosen = np.flatnonzero(b.offload_activations)
     if not len(chosen):
         return found
+    each = np.stack([np.broadcast_to(v, (n,)) for v in values])
     keys = np.stack([b.stage_layers[chosen], b.offload_activations[chosen]], axis=1)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     for i, (split, layers) in enumerate(unique):
         rows = chosen[inverse.reshape(-1) == i]
         place = (stages.model, stages.pp, stages.vpp, stages.schedule)
-        first = coverage(*place, int(split), _BLOCK, split_id((int(layers),))).again
+        first = coverage(*place, int(split), _BLOCK, split_id((int(layers),))).again[:, stages.at]
         found[rows] = np.tensordot(each[:, rows], first, axes=(0, 0))
     return found
 

@@ -18,7 +18,7 @@ from planner.layout import RECOMPUTE, LayoutBatch, split_of
 from planner.layout.recompute import WHOLE_LAYERS, layers_at, recomputed_layers
 from planner.model.spec import ModelSpec
 from planner.schedule import get as get_schedule
-from planner.stages import StageSums, StageTables, assignment, layer_counts, over_stages, shares_of
+from planner.stages import StageSums, StageTables, assignment, layer_counts, shares_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -96,13 +96,42 @@ def covered_tables(
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Layouts that share (pp, vpp, schedule), to sum values of layers over their virtual stages."""
+    """Layouts that share (pp, vpp, schedule), to sum values of layers over their virtual stages.
+
+    Attributes
+    ----------
+    ranks : tuple of int or None
+        Pipeline ranks that are looked at, r of them; None: all.
+    """
 
     model: ModelSpec
     layouts: LayoutBatch
     pp: int
     vpp: int
     schedule: str
+    ranks: tuple[int, ...] | None = None
+
+    @property
+    def at(self) -> IntArray:
+        """The ranks that are looked at."""
+        return np.arange(self.pp) if self.ranks is None else np.asarray(self.ranks)
+
+    @property
+    def chunks(self) -> int:
+        """Virtual stages of a rank."""
+        return get_schedule(self.schedule).chunks(self.vpp)
+
+    @property
+    def held(self) -> BoolArray:
+        """Which kinds of layers each rank holds: ndarray (1 or n, kinds, r); 1 where all layouts split alike."""
+        counts = layer_counts(self.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers)
+        return np.asarray(counts[:, :, self.at].sum(axis=3) > 0)
+
+    @property
+    def ends(self) -> FloatArray:
+        """Embeddings and heads of each rank, which lie alike in every split: ndarray (2, r)."""
+        table = assignment(self.model, self.pp, self.vpp, self.schedule, int(self.layouts.stage_layers[0]))
+        return np.asarray(table[-2:, self.at].sum(axis=2))
 
     @property
     def partial(self) -> BoolArray:
@@ -121,9 +150,18 @@ class Stages:
             yield rows, coverage(self.model, self.pp, self.vpp, self.schedule, int(split), int(kind), int(layers))
 
     def sum(self, layers: Sequence[FloatArray], embedding: FloatArray, head: FloatArray) -> FloatArray:
-        """Of what each virtual stage holds: ndarray (n, pp, chunks)."""
-        b = self.layouts
-        return over_stages(self.model, self.pp, self.vpp, self.schedule, b.stage_layers, layers, embedding, head)
+        """Of what each virtual stage holds: ndarray (n, r, chunks)."""
+        sums = StageSums.of(self.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers)
+        kinds = sums.sum([np.broadcast_to(v, (len(self.layouts),)) for v in (*layers, embedding, head)])
+        return np.asarray(kinds[:, sums.kinds.kind[self.at]])
+
+    def largest(self, values: Sequence[FloatArray]) -> FloatArray:
+        """The largest of `values`, one for each layer kind, among the kinds that a rank holds: ndarray (n, r)."""
+        n, held = len(self.layouts), self.held
+        found = np.zeros((n, held.shape[2]))
+        for kind, value in enumerate(values):
+            np.maximum(found, np.where(held[:, kind], np.broadcast_to(value, (n,))[:, None], 0.0), out=found)
+        return found
 
     def sums(self) -> StageSums:
         """Sums over the kinds of their virtual stages, recomputed layers among them."""
@@ -138,7 +176,7 @@ class Stages:
     def saved(
         self, whole: Sequence[FloatArray], kept: Sequence[FloatArray], embedding: FloatArray, head: FloatArray
     ) -> FloatArray:
-        """Bytes that one micro-batch saves on each virtual stage: ndarray (n, pp, chunks).
+        """Bytes that one micro-batch saves on each virtual stage: ndarray (n, r, chunks).
 
         Parameters
         ----------
@@ -152,26 +190,26 @@ class Stages:
             ends, plain = self.sum([none for _ in kept], embedding, head), self.sum(whole, none, none)
             all_of, some = (np.stack([np.broadcast_to(v, (n,)) for v in values]) for values in (whole, kept))
             for rows, covered in self._coverages():
-                rebuilt = np.tensordot(all_of[:, rows], covered.again, axes=(0, 0))
-                inputs = np.tensordot(some[:, rows], covered.inputs, axes=(0, 0))
+                rebuilt = np.tensordot(all_of[:, rows], covered.again[:, self.at], axes=(0, 0))
+                inputs = np.tensordot(some[:, rows], covered.inputs[:, self.at], axes=(0, 0))
                 found[rows] = ends[rows] + (plain[rows] - rebuilt) + inputs
         return found
 
     def rebuilt(self, whole: Sequence[FloatArray], rebuilt: Sequence[FloatArray]) -> FloatArray:
-        """Bytes that recomputation rebuilds at a time on each rank, beyond those that are free by then: (n, pp).
+        """Bytes that recomputation rebuilds at a time on each rank, beyond those that are free by then: (n, r).
 
         One layer or module at a time, the largest of the kinds that a rank holds; a chunk of layers where they
         are rebuilt together.
         """
         n = len(self.layouts)
-        held = layer_counts(self.model, self.pp, self.vpp, self.schedule, self.layouts.stage_layers).sum(axis=3) > 0
-        each = np.stack([np.broadcast_to(v, (n,)) for v in rebuilt])  # (kinds, n)
-        found = np.where(np.moveaxis(held, 0, 1), each[:, :, None], 0.0).max(axis=0)
+        found = self.largest(rebuilt)
         if self.partial.any():
+            each = np.stack([np.broadcast_to(v, (n,)) for v in rebuilt])  # (kinds, n)
             all_of = np.stack([np.broadcast_to(v, (n,)) for v in whole])
             for rows, covered in self._coverages():
-                built = np.tensordot(each[:, rows], covered.moments[:, 0], axes=(0, 1))
-                freed = np.tensordot(all_of[:, rows], covered.moments[:, 1], axes=(0, 1))
+                moments = covered.moments[..., self.at]
+                built = np.tensordot(each[:, rows], moments[:, 0], axes=(0, 1))
+                freed = np.tensordot(all_of[:, rows], moments[:, 1], axes=(0, 1))
                 found[rows] = np.maximum(built - freed, 0.0).max(axis=1)
         return found
 

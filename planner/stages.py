@@ -96,6 +96,10 @@ class Kinds:
         """Every virtual stage is a kind of its own."""
         return cls.of(np.arange(pp * chunks).reshape(pp, chunks))
 
+    def take(self, ranks: IntArray) -> Kinds:
+        """Those of some ranks."""
+        return Kinds(self.kind[ranks], self.counts[ranks])
+
     def whole(self, kinds: FloatArray) -> FloatArray:
         """Values of kinds (n, d) on every virtual stage: ndarray (n, pp, chunks)."""
         return np.asarray(kinds[:, self.kind])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from planner.elements import stage_elements
+from planner.elements import BlockElements, StageElements, stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.memory.allocator import Footprint, footprint, fragments
@@ -22,7 +22,6 @@ from planner.memory.in_flight import (
     Peak,
     StageBytes,
     beside_bytes,
-    largest,
     peak,
     waiting_bytes,
 )
@@ -160,6 +159,9 @@ def memory(
     pp: int,
     vpp: int,
     schedule: str,
+    *,
+    blocks: BlockElements | None = None,
+    ranks: tuple[int, ...] | None = None,
 ) -> MemoryEstimate:
     """Bytes of each pipeline rank for layouts that share (pp, vpp, schedule).
 
@@ -168,18 +170,25 @@ def memory(
     layouts : LayoutBatch, shape (n,)
     lowered : callable
         The blocks of the layouts at some positions.
+    blocks : BlockElements or None
+        Of these layouts, where they are known already.
+    ranks : tuple of int or None
+        Ranks that are looked at, which the estimate then has in the place of all pp.
     """
+    stages = Stages(model, layouts, pp, vpp, schedule, ranks)
+    every = stage_elements(model, workload, layouts, preset, pp, vpp, schedule, blocks).on(stages.at)
     names = [f.name for f in fields(LayoutBatch)]
     once = (layouts.microbatches(workload.gbs) == 1).astype(np.int64)
     first, of_states = replace(layouts, sp=once).distinct([n for n in names if n not in NOT_OF_STATES or n == "sp"])
     few = layouts.take(first)
-    held = states(workload, few, preset, stage_elements(model, workload, few, preset, pp, vpp, schedule), pp)
+    held = states(workload, few, preset, every.take(first), pp)
     outside = {
         "nccl": communicator_bytes(cluster, few, preset)[:, None],
         "context": np.full((len(few), 1), float(cluster.context_bytes)),
     }
     first, of_work = layouts.distinct([n for n in names if n not in NOT_OF_WORK])
-    working = _working(model, workload, layouts.take(first), cluster, preset, lowered(first), pp, vpp, schedule)
+    some = replace(stages, layouts=layouts.take(first))
+    working = _working(some, every.take(first), workload, cluster, preset, lowered(first))
     return _estimate(held, of_states, working, of_work, outside, cluster, preset)
 
 
@@ -194,13 +203,11 @@ class _Working:
 
 
 def _working(
-    model: ModelSpec, workload: Workload, layouts: LayoutBatch, cluster: Cluster, preset: FrameworkPreset,
-    lowered: Lowered, pp: int, vpp: int, schedule: str,
+    stages: Stages, elements: StageElements, workload: Workload, cluster: Cluster, preset: FrameworkPreset,
+    lowered: Lowered,
 ) -> _Working:  # fmt: skip
     """Activations, buffers and workspaces of layouts (shape (k,)) whose blocks are `lowered`."""
-    elements = stage_elements(model, workload, layouts, preset, pp, vpp, schedule)
-    window = windows(model, workload, layouts, lowered, elements, pp, vpp, schedule, preset)
-    stages = Stages(model, layouts, pp, vpp, schedule)
+    window = windows(stages, workload, lowered, elements, preset)
     whole, kept, rebuilt = (
         [getattr(block, name) for block in lowered.layers] for name in ("saved_bytes", "kept_bytes", "rebuilt_bytes")
     )
@@ -208,9 +215,9 @@ def _working(
     saved = stages.saved(whole, kept, lowered.embedding.kept_bytes, lowered.head.kept_bytes) - away
     stage = StageBytes(
         saved=saved,
-        beside=beside_bytes(model, layouts, lowered, saved, pp, vpp, schedule, preset),
-        waiting=waiting_bytes(model, layouts, lowered, pp, vpp, schedule),
-        backward=largest(model, layouts, [b.backward_bytes for b in lowered.layers], pp, vpp, schedule),
+        beside=beside_bytes(stages, lowered, saved, preset),
+        waiting=waiting_bytes(stages, lowered),
+        backward=stages.largest([b.backward_bytes for b in lowered.layers]),
         rebuilt=stages.rebuilt(whole, rebuilt) + in_transit(stages, whole),
         logits=lowered.head.logits_bytes,
         logits_forward=lowered.head.logits_forward_bytes,
@@ -218,13 +225,13 @@ def _working(
         gathered_forward=window.forward,
         gathered_backward=window.backward,
     )
-    counts = layouts.microbatches(workload.gbs)
-    scratch = empty_gradient_bytes(model, workload, layouts, preset, pp, vpp, schedule)
+    counts = stages.layouts.microbatches(workload.gbs)
+    scratch = empty_gradient_bytes(stages, workload, preset)
     return _Working(
         scratch + workspace_bytes(cluster.device, preset),
         window.buffers,
-        peak(stage, schedule, pp, counts, vpp),
-        away.sum(axis=2) * np.minimum(counts, pp)[:, None],
+        peak(stage, stages, counts),
+        away.sum(axis=2) * np.minimum(counts, stages.pp)[:, None],
     )
 
 

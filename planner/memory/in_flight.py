@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.frameworks import FrameworkPreset
-from planner.layout import LayoutBatch
 from planner.memory.moments import ACTIONS, RankMoments, by_table
-from planner.model.spec import ModelSpec
+from planner.recompute import Stages
 from planner.schedule import get as get_schedule
-from planner.stages import layer_counts, over_stages
 from planner.workload.lower import Lowered
 
 FloatArray = NDArray[np.float64]
@@ -69,12 +67,12 @@ class Peak:
     action: IntArray
 
 
-def peak(stage: StageBytes, schedule: str, pp: int, microbatches: IntArray, vpp: int) -> Peak:
+def peak(stage: StageBytes, stages: Stages, microbatches: IntArray) -> Peak:
     """The largest moment of every rank, for layouts that share (pp, vpp, schedule)."""
     n = stage.saved.shape[0]
-    a, b, c, d, e = (np.zeros((n, pp)) for _ in range(5))
-    found = Peak(a, b, c, d, e, np.zeros((n, pp), dtype=np.int64))
-    for table, rows in by_table(schedule, pp, microbatches, vpp):
+    a, b, c, d, e = (np.zeros((n, len(stages.at))) for _ in range(5))
+    found = Peak(a, b, c, d, e, np.zeros(a.shape, dtype=np.int64))
+    for table, rows in by_table(stages.schedule, stages.pp, microbatches, stages.vpp, stages.ranks):
         _fill(found, stage, table, rows)
     return found
 
@@ -111,39 +109,23 @@ def _fill(found: Peak, stage: StageBytes, table: RankMoments, rows: IntArray) ->
     found.action[rows] = at
 
 
-def waiting_bytes(
-    model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, pp: int, vpp: int, schedule: str
-) -> FloatArray:
+def waiting_bytes(stages: Stages, lowered: Lowered) -> FloatArray:
     """Bytes of one micro-batch between I and W on each virtual stage: ndarray (n, pp, chunks); (n, 1, 0) unsplit."""
-    n = len(layouts)
-    if not get_schedule(schedule).split_backward:
-        return np.zeros((n, pp, 0))
-    blocks = [np.broadcast_to(b.weight_bytes, (n,)) for b in (*lowered.layers, lowered.embedding, lowered.head)]
-    return over_stages(model, pp, vpp, schedule, layouts.stage_layers, blocks[:-2], blocks[-2], blocks[-1])
+    if not get_schedule(stages.schedule).split_backward:
+        return np.zeros((len(stages.layouts), len(stages.at), 0))
+    blocks = [b.weight_bytes for b in (*lowered.layers, lowered.embedding, lowered.head)]
+    return stages.sum(blocks[:-2], blocks[-2], blocks[-1])
 
 
-def beside_bytes(
-    model: ModelSpec, layouts: LayoutBatch, lowered: Lowered, saved: FloatArray, pp: int, vpp: int, schedule: str,
-    preset: FrameworkPreset,
-) -> FloatArray:  # fmt: skip
+def beside_bytes(stages: Stages, lowered: Lowered, saved: FloatArray, preset: FrameworkPreset) -> FloatArray:
     """Bytes more in flight where a forward runs beside a backward: ndarray (n, pp).
 
     Interleaved stages warm up with one micro-batch of a virtual stage more (Megatron-Core
     ``get_pp_rank_microbatches``); without a pipeline the layers of one grow as those of the other are freed, but for
     one.
     """
-    if not (preset.moe_exchange_overlap and any(layer.is_moe for layer in model.layers)):
+    if not (preset.moe_exchange_overlap and any(layer.is_moe for layer in stages.model.layers)):
         return np.zeros(saved.shape[:2])
-    if pp > 1:
+    if stages.pp > 1:
         return np.asarray(saved.max(axis=2))
-    return largest(model, layouts, [b.saved_bytes for b in lowered.layers], pp, vpp, schedule)
-
-
-def largest(
-    model: ModelSpec, layouts: LayoutBatch, values: list[FloatArray], pp: int, vpp: int, schedule: str
-) -> FloatArray:
-    """The largest of `values`, one for each layer kind, among the kinds that a rank holds: ndarray (n, pp)."""
-    n = len(layouts)
-    held = layer_counts(model, pp, vpp, schedule, layouts.stage_layers).sum(axis=3) > 0  # (1 or n, kinds, pp)
-    each = np.stack([np.broadcast_to(v, (n,)) for v in values])  # (kinds, n)
-    return np.asarray(np.where(np.moveaxis(held, 0, 1), each[:, :, None], 0.0).max(axis=0))
+    return stages.largest([b.saved_bytes for b in lowered.layers])

@@ -56,20 +56,32 @@ def equivalent(plan: Schedule, pp: int, microbatches: int, vpp: int) -> int:
     return 4 * pp + microbatches % (2 * pp)
 
 
-@lru_cache(maxsize=4096)
-def _moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moments, ...]:
+@lru_cache(maxsize=16384)
+def _moments(schedule: str, pp: int, microbatches: int, vpp: int, rank: int) -> Moments:
     plan = get_schedule(schedule)
-    return tuple(_of_rank(plan, order, pp, vpp) for order in plan.actions(pp, microbatches, vpp))
+    if plan.falling:
+        return _of_rank(plan, plan.actions_of(rank, pp, microbatches, vpp), pp, vpp)
+    return _of_rank(plan, _lists(schedule, pp, microbatches, vpp)[rank], pp, vpp)
+
+
+@lru_cache(maxsize=4)
+def _lists(schedule: str, pp: int, microbatches: int, vpp: int) -> list[list[Action]]:
+    """All lists, kept while one rank after another is asked for."""
+    return get_schedule(schedule).actions(pp, microbatches, vpp)
 
 
 @lru_cache(maxsize=16384)
-def moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moments, ...]:
-    """The moments of every rank; cached. GPipe's grow by the same counts with every micro-batch."""
+def moments_of_rank(schedule: str, pp: int, microbatches: int, vpp: int, rank: int) -> Moments:
+    """The moments of one rank; cached. GPipe's grow by the same counts with every micro-batch."""
     if schedule == "gpipe" and microbatches > 2:
-        pairs = zip(_moments(schedule, pp, 1, vpp), _moments(schedule, pp, 2, vpp), strict=True)
-        more = microbatches - 1
-        return tuple(Moments(a.rows + more * (b.rows - a.rows), a.actions, a.runs) for a, b in pairs)
-    return _moments(schedule, pp, equivalent(get_schedule(schedule), pp, microbatches, vpp), vpp)
+        a, b = (_moments(schedule, pp, m, vpp, rank) for m in (1, 2))
+        return Moments(a.rows + (microbatches - 1) * (b.rows - a.rows), a.actions, a.runs)
+    return _moments(schedule, pp, equivalent(get_schedule(schedule), pp, microbatches, vpp), vpp, rank)
+
+
+def moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moments, ...]:
+    """The moments of every rank."""
+    return tuple(moments_of_rank(schedule, pp, microbatches, vpp, rank) for rank in range(pp))
 
 
 def _of_rank(plan: Schedule, order: Sequence[Action], pp: int, vpp: int) -> Moments:
@@ -137,9 +149,11 @@ class RankMoments:
 
 
 @lru_cache(maxsize=4096)
-def _joined(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[bytes, RankMoments]:
-    """The moments of all ranks, and bytes that are equal where the moments are."""
-    ranks = moments(schedule, pp, microbatches, vpp)
+def _joined(
+    schedule: str, pp: int, microbatches: int, vpp: int, chosen: tuple[int, ...] | None
+) -> tuple[bytes, RankMoments]:
+    """The moments of all ranks or of those chosen, and bytes that are equal where the moments are."""
+    ranks = [moments_of_rank(schedule, pp, microbatches, vpp, r) for r in (range(pp) if chosen is None else chosen)]
     k = max(len(m.actions) for m in ranks)
     order = [np.where(np.arange(k) < len(m.actions), np.arange(k), 0) for m in ranks]
     rows, actions, runs = (
@@ -150,14 +164,22 @@ def _joined(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[bytes,
     return key, RankMoments(rows, actions, runs)
 
 
-def by_table(schedule: str, pp: int, microbatches: IntArray, vpp: int) -> list[tuple[RankMoments, IntArray]]:
-    """The distinct moments of layouts with these micro-batches (n,), and the layouts that have each."""
+def by_table(
+    schedule: str, pp: int, microbatches: IntArray, vpp: int, ranks: tuple[int, ...] | None = None
+) -> list[tuple[RankMoments, IntArray]]:
+    """The distinct moments of layouts with these micro-batches (n,), and the layouts that have each.
+
+    Parameters
+    ----------
+    ranks : tuple of int or None
+        Ranks whose moments are asked for; None: all.
+    """
     counts, inverse = np.unique(microbatches, return_inverse=True)
     plan = get_schedule(schedule)
     tables: dict[bytes, RankMoments] = {}
     which = np.empty(len(counts), dtype=np.int64)
     for i, count in enumerate(counts):
-        key, table = _joined(schedule, pp, equivalent(plan, pp, int(count), vpp), vpp)
+        key, table = _joined(schedule, pp, equivalent(plan, pp, int(count), vpp), vpp, ranks)
         tables.setdefault(key, table)
         which[i] = list(tables).index(key)
     of = which[inverse.reshape(-1)]

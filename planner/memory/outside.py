@@ -9,10 +9,10 @@ from hwmodels.cluster import Cluster
 from hwmodels.device import Device
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
-from planner.model.spec import DecoderLayer, ModelSpec, Weight
+from planner.model.spec import DecoderLayer, Weight
 from planner.plan import Workload
 from planner.precision import recipe_of
-from planner.stages import layer_counts
+from planner.recompute import Stages
 from planner.workload.working import empty_gradients
 
 FloatArray = NDArray[np.float64]
@@ -51,26 +51,22 @@ def workspace_bytes(device: Device, preset: FrameworkPreset) -> float:
     return 2.0 * torch + engine
 
 
-def empty_gradient_bytes(
-    model: ModelSpec, workload: Workload, layouts: LayoutBatch, preset: FrameworkPreset, pp: int, vpp: int,
-    schedule: str,
-) -> FloatArray:  # fmt: skip
+def empty_gradient_bytes(stages: Stages, workload: Workload, preset: FrameworkPreset) -> FloatArray:
     """Bytes of the empty weight gradients that Transformer Engine keeps, one of each shape: ndarray (n, pp).
 
     Of the linear layers in the decoder layers that a rank holds; weights that run as one GEMM are one
     (`planner.workload.working.empty_gradients`).
     """
-    n = len(layouts)
+    layouts, model = stages.layouts, stages.model
+    total = np.zeros((len(layouts), len(stages.at)))
     if not empty_gradients(preset) or workload.lora is not None:
-        return np.zeros((n, pp))
+        return total
     kinds = model.layer_kinds()
     shapes: dict[tuple[int, int, str, bool], set[int]] = {}
     for kind, layer in enumerate(kinds):
         for shape in _engine_shapes(layer, model.hidden):
             shapes.setdefault(shape, set()).add(kind)
-    held = layer_counts(model, pp, vpp, schedule, layouts.stage_layers).sum(axis=3) > 0  # (1 or n, kinds, pp)
-    width = recipe_of(workload, preset).width
-    total = np.zeros((n, pp))
+    held, width = stages.held, recipe_of(workload, preset).width
     for (n_in, n_out, shard, expert), owners in shapes.items():
         degree = np.where(shard == "replicated", 1, layouts.etp if expert else layouts.tp)
         total = total + held[:, sorted(owners)].any(axis=1) * (width * n_in * n_out / degree)[:, None]

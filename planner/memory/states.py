@@ -58,8 +58,9 @@ def states(
     (runtime/zero/stage_1_and_2.py ``initialize_optimizer_states``).
     """
     shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
-    total = {name: np.zeros((len(layouts), pp)) for name in States.__slots__}
-    whole = np.zeros((len(layouts), pp))
+    shape = (len(layouts), len(elements.kinds.counts))
+    total = {name: np.zeros(shape) for name in States.__slots__}
+    whole = np.zeros(shape)
     for part, shard in zip(elements.by_rank(), shards, strict=True):
         per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
         each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}

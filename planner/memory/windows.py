@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.elements import StageElements
+from planner.elements import SHARDING_KEYS, StageElements
 from planner.frameworks import FrameworkPreset
-from planner.layout import RESHARDS, LayoutBatch
-from planner.memory.in_flight import largest
-from planner.model.spec import ModelSpec
+from planner.layout import RESHARDS
 from planner.plan import Workload
 from planner.precision import recipe_of
+from planner.recompute import Stages
 from planner.schedule import get as get_schedule
 from planner.state import LocalParameters, block_parameters, gathers, gradient_bytes
 from planner.workload.lower import Lowered
@@ -39,15 +38,7 @@ class Windows:
 
 
 def windows(
-    model: ModelSpec,
-    workload: Workload,
-    layouts: LayoutBatch,
-    lowered: Lowered,
-    elements: StageElements,
-    pp: int,
-    vpp: int,
-    schedule: str,
-    preset: FrameworkPreset,
+    stages: Stages, workload: Workload, lowered: Lowered, elements: StageElements, preset: FrameworkPreset
 ) -> Windows:
     """Communication buffers of layouts that share (pp, vpp, schedule).
 
@@ -56,9 +47,10 @@ def windows(
     unsharded gradients. Context parallel: what the attention of one layer receives
     (`planner.workload.context_parallel`).
     """
+    layouts, pp = stages.layouts, stages.pp
     grad, parts = gradient_bytes(workload, preset), elements.by_rank()
     boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
-    pipeline = boundary * (2.0 * get_schedule(schedule).directions if pp > 1 else 0.0)
+    pipeline = boundary * (2.0 * get_schedule(stages.schedule).directions if pp > 1 else 0.0)
     exchanged = np.max([np.broadcast_to(b.exchange_bytes, boundary.shape) for b in lowered.layers], axis=0)
     gathered = np.maximum(np.where(layouts.sp == 1, boundary * layouts.tp, 0.0), lowered.shared_bytes)
     trained = sum((part.trained for part in parts), start=np.zeros(parts[0].all.shape)) * grad
@@ -67,20 +59,13 @@ def windows(
     buffers = np.asarray((pipeline + gathered + exchanged)[:, None] + zero2)
     if not np.any(layouts.zero_stage >= 3):
         return Windows(buffers, none, none)
-    forward, backward = _unsharded(model, workload, layouts, elements, pp, vpp, schedule, preset)
+    forward, backward = _unsharded(stages, workload, elements, preset)
     on = layouts.zero_stage[:, None] >= 3
     return Windows(buffers, np.where(on, forward, 0.0), np.where(on, backward, 0.0))
 
 
 def _unsharded(
-    model: ModelSpec,
-    workload: Workload,
-    layouts: LayoutBatch,
-    elements: StageElements,
-    pp: int,
-    vpp: int,
-    schedule: str,
-    preset: FrameworkPreset,
+    stages: Stages, workload: Workload, elements: StageElements, preset: FrameworkPreset
 ) -> tuple[FloatArray, FloatArray]:
     """Unsharded parameters forward, and with gradients backward, of ZeRO-3: ndarray (n, pp) each.
 
@@ -91,29 +76,24 @@ def _unsharded(
     ``foreach_reduce``). Where parameters are not freed between uses every layer of the rank stands there.
     """
     width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
-    first, kinds, last = block_parameters(model, layouts, workload)
+    layouts = stages.layouts
+    few, same = layouts.distinct(SHARDING_KEYS)
+    first, kinds, last = block_parameters(stages.model, layouts.take(few), workload)
     weights = elements.weights
     parts = elements.by_rank()
     whole = sum((part.gathered_bytes(weights, whole=True) for part in parts), start=np.zeros(parts[0].all.shape))
 
     def gathered(block: LocalParameters) -> FloatArray:
         packed = np.asarray(block.packed_dense + block.packed_expert)
-        return np.asarray(block.all * weights.gathered + packed * (weights.packed_gathered - weights.gathered))
+        whole = block.all * weights.gathered + packed * (weights.packed_gathered - weights.gathered)
+        return np.asarray(np.broadcast_to(whole, few.shape)[same])
 
     def trained(block: LocalParameters) -> FloatArray:
-        return np.asarray(block.all - block.frozen_dense - block.frozen_expert)
+        return np.asarray(np.broadcast_to(block.all - block.frozen_dense - block.frozen_expert, few.shape)[same])
 
-    layer = largest(model, layouts, [gathered(b) for b in kinds], pp, vpp, schedule)
-    update = largest(model, layouts, [trained(b) for b in kinds], pp, vpp, schedule)
-    n = len(layouts)
-    ends, own = np.zeros((n, pp)), np.zeros((n, pp))
-    plan = get_schedule(schedule)
-    for stage in range(plan.n_stages(pp, vpp)):
-        part, rank = plan.layers_of(stage, pp, vpp), plan.rank_of(stage, pp)
-        for block, here in ((first, part == 0), (last, part == pp * vpp - 1)):
-            ends[:, rank] += np.broadcast_to(gathered(block), (n,)) * here
-            own[:, rank] += np.broadcast_to(trained(block), (n,)) * here
-    kept = np.asarray([gathers(preset, pp, word) != "each" for word in RESHARDS])[layouts.reshard][:, None]
+    layer, update = (stages.largest([size(b) for b in kinds]) for size in (gathered, trained))
+    ends, own = (np.stack([size(first), size(last)], axis=1) @ stages.ends for size in (gathered, trained))
+    kept = np.asarray([gathers(preset, stages.pp, word) != "each" for word in RESHARDS])[layouts.reshard][:, None]
     params = np.where(kept, whole, np.minimum((1.0 + preset.prefetch_params) * layer + ends, whole))
     reduced = update * (width + (grad if grad != width else 0.0)) + own * width
     return np.asarray(params), np.asarray(params + reduced)

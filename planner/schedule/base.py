@@ -92,6 +92,9 @@ class Schedule(ABC):
         Copies of the pipeline that run against each other.
     pp_multiple : int
         pp must be a multiple of this.
+    falling : bool
+        No rank holds more than the one before it does: for every moment of a rank that holds neither end of the
+        pipeline, one before it has a moment with the same action at which it holds as much of each chunk or more.
     torch_class : str
         The class of `torch.distributed.pipelining.schedules` with the same semantics; empty where
         PyTorch has none.
@@ -103,6 +106,7 @@ class Schedule(ABC):
     split_backward: ClassVar[bool] = False
     directions: ClassVar[int] = 1
     pp_multiple: ClassVar[int] = 1
+    falling: ClassVar[bool] = False
     torch_class: ClassVar[str] = ""
 
     @abstractmethod
@@ -119,6 +123,10 @@ class Schedule(ABC):
         hwmodels.errors.InputError
             If `check` finds faults.
         """
+
+    def actions_of(self, rank: int, pp: int, microbatches: int, vpp: int = 1) -> list[Action]:
+        """Those of one rank, for those who need few of many ranks."""
+        return self.actions(pp, microbatches, vpp)[rank]
 
     def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
         """Peak number of (micro-batch, virtual stage) activations that each rank holds.

@@ -21,6 +21,7 @@ class GPipe(Schedule):
 
     name: ClassVar[str] = "gpipe"
     torch_class: ClassVar[str] = "ScheduleGPipe"
+    falling: ClassVar[bool] = True
 
     def actions(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[Action]]:
         """Compute actions of every rank; see `Schedule.actions`."""

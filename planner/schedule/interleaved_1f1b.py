@@ -27,12 +27,19 @@ class Interleaved1F1B(Schedule):
     name: ClassVar[str] = "interleaved-1f1b"
     interleaved: ClassVar[bool] = True
     torch_class: ClassVar[str] = "ScheduleInterleaved1F1B"
+    falling: ClassVar[bool] = True
 
     def actions(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[Action]]:
         """Compute actions of every rank; see `Schedule.actions`."""
         if faults := self.check(pp, microbatches, vpp):
             raise InputError(faults)
         return [_rank_actions(rank, pp, microbatches, vpp) for rank in range(pp)]
+
+    def actions_of(self, rank: int, pp: int, microbatches: int, vpp: int = 1) -> list[Action]:
+        """Those of one rank."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return _rank_actions(rank, pp, microbatches, vpp)
 
     def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
         """``min((vpp-1)*g + 2*(pp-1-r) + 1, M*vpp)``: the warm-up and the forward of the first pair."""

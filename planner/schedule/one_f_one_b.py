@@ -23,12 +23,19 @@ class OneFOneB(Schedule):
 
     name: ClassVar[str] = "1f1b"
     torch_class: ClassVar[str] = "Schedule1F1B"
+    falling: ClassVar[bool] = True
 
     def actions(self, pp: int, microbatches: int, vpp: int = 1) -> list[list[Action]]:
         """Compute actions of every rank; see `Schedule.actions`."""
         if faults := self.check(pp, microbatches, vpp):
             raise InputError(faults)
         return [_rank_actions(rank, min(pp - 1 - rank, microbatches), microbatches) for rank in range(pp)]
+
+    def actions_of(self, rank: int, pp: int, microbatches: int, vpp: int = 1) -> list[Action]:
+        """Those of one rank."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        return _rank_actions(rank, min(pp - 1 - rank, microbatches), microbatches)
 
     def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
         """``min(pp-r, M)``: the warm-up forwards and the forward of the first pair."""

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InfeasibleError
 from hwmodels.units import format_bytes
+from planner.elements import BlockElements
 from planner.layout import SCHEDULES, Layout, RuleContext, faults
+from planner.memory.ranks import fullest
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel
@@ -30,12 +32,13 @@ MOST_TIMES = 256
 def peak_bytes(priced: PricedModel) -> FloatArray:
     """Peak bytes of every layout, on the rank that needs most: ndarray (n,)."""
     layouts = priced.layouts
-    peak = np.zeros(len(layouts))
+    peak, blocks = np.zeros(len(layouts)), BlockElements.of(priced.model, priced.workload, layouts)
     first, inverse = layouts.distinct(("pp", "vpp", "schedule"))
     for i, f in enumerate(first):
         index = np.flatnonzero(inverse == i)
         pp, vpp, schedule = int(layouts.pp[f]), int(layouts.vpp[f]), SCHEDULES[int(layouts.schedule[f])]
-        sized = group_memory(priced, index, pp, vpp, schedule)
+        ranks = fullest(priced.model, layouts.take(index), pp, vpp, schedule)
+        sized = group_memory(priced, index, pp, vpp, schedule, blocks=blocks.take(index), ranks=ranks)
         peak[index] = sized.peak_bytes.max(axis=1)
     return peak
 

@@ -169,8 +169,11 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
     return Lowered(first, tuple(layers), last, pick(low.boundary_bytes), pick(low.shared_bytes))
 
 
-def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str) -> MemoryEstimate:
-    """Memory of the layouts at `index`, which share (pp, vpp, schedule)."""
+def group_memory(
+    priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str, *, blocks: BlockElements | None = None,
+    ranks: tuple[int, ...] | None = None,
+) -> MemoryEstimate:  # fmt: skip
+    """Memory of the layouts at `index`, which share (pp, vpp, schedule); `planner.memory.memory` has the rest."""
     return memory(
         priced.model,
         priced.workload,
@@ -181,6 +184,8 @@ def group_memory(priced: PricedModel, index: IntArray, pp: int, vpp: int, schedu
         pp,
         vpp,
         schedule,
+        blocks=blocks,
+        ranks=ranks,
     )
 
 

@@ -1,13 +1,19 @@
 """Moments of a schedule's list: by hand, and the same for any number of micro-batches beyond the pipeline's depth."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.memory.moments import ACTIONS, Moments, equivalent, moments
-from planner.memory.moments import _moments as counted
+from planner.memory.moments import ACTIONS, Moments, _moments, equivalent, moments
 from planner.schedule import get, names
+
+
+def counted(name: str, pp: int, count: int, vpp: int) -> list[Moments]:
+    """Moments of every rank from lists of that many micro-batches."""
+    return [_moments(name, pp, count, vpp, rank) for rank in range(pp)]
 
 
 def as_set(found: Moments) -> set[tuple[float, ...]]:
@@ -65,3 +71,29 @@ def test_nothing_is_left_when_a_list_ends(name: str) -> None:
     for found in moments(name, 4, 8, vpp):
         assert (found.rows >= 0).all()
         assert np.isin(found.actions, range(len(ACTIONS))).all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from([n for n in names() if get(n).falling]), pp=st.integers(2, 6), vpp=st.integers(2, 4),
+    count=st.integers(1, 40),
+)  # fmt: skip
+def test_ranks_of_a_falling_schedule_hold_no_more_than_those_before_them(
+    name: str, pp: int, vpp: int, count: int
+) -> None:
+    plan = get(name)
+    chunks = vpp if plan.interleaved else 1
+    if plan.check(pp, count, chunks):
+        return
+    each = moments(name, pp, count, chunks)
+    for one, later in pairwise(each[:-1]):
+        for row, action, runs in zip(later.rows, later.actions, later.runs, strict=True):
+            alike = (one.actions == action) & (one.runs == runs)
+            assert (one.rows[alike] >= row).all(axis=1).any()
+
+
+def test_lists_of_one_rank_are_those_of_all() -> None:
+    for name in names():
+        plan = get(name)
+        chunks = plan.vpp_only or (2 if plan.interleaved else 1)
+        assert [plan.actions_of(rank, 4, 8, chunks) for rank in range(4)] == plan.actions(4, 8, chunks)
