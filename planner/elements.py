@@ -74,11 +74,6 @@ class Elements:
         """Elements with a gradient and optimizer state."""
         return np.asarray(self.all - self.frozen)
 
-    def take(self, rows: IntArray) -> Elements:
-        """Of some of the layouts."""
-        every, frozen, packed, other = (v[rows] for v in (self.all, self.frozen, self.packed, self.other))
-        return Elements(every, frozen, packed, other, self.adapters)
-
     def by_rank(self, kinds: Kinds) -> Elements:
         """Summed over the virtual stages of a rank: (n, pp)."""
         every, frozen, packed, other = (kinds.by_rank(v) for v in (self.all, self.frozen, self.packed, self.other))
@@ -105,10 +100,6 @@ class StageElements:
     def on(self, ranks: IntArray) -> StageElements:
         """The same on some ranks alone."""
         return replace(self, kinds=self.kinds.take(ranks))
-
-    def take(self, rows: IntArray) -> StageElements:
-        """Of some of the layouts."""
-        return replace(self, dense=self.dense.take(rows), expert=self.expert.take(rows))
 
     def by_rank(self) -> tuple[Elements, Elements]:
         """Dense and expert elements summed over the virtual stages of a rank: (n, pp)."""

@@ -27,6 +27,7 @@ from planner.memory.in_flight import (
 )
 from planner.memory.moments import ACTIONS
 from planner.memory.outside import communicator_bytes, empty_gradient_bytes, workspace_bytes
+from planner.memory.ranks import fullest
 from planner.memory.states import States, states
 from planner.memory.windows import windows
 from planner.model.spec import ModelSpec
@@ -161,7 +162,7 @@ def memory(
     schedule: str,
     *,
     blocks: BlockElements | None = None,
-    ranks: tuple[int, ...] | None = None,
+    of_fullest: bool = False,
 ) -> MemoryEstimate:
     """Bytes of each pipeline rank for layouts that share (pp, vpp, schedule).
 
@@ -172,23 +173,30 @@ def memory(
         The blocks of the layouts at some positions.
     blocks : BlockElements or None
         Of these layouts, where they are known already.
-    ranks : tuple of int or None
-        Ranks that are looked at, which the estimate then has in the place of all pp.
+    of_fullest : bool
+        Look only at ranks that can need most (`planner.memory.ranks.fullest`), which the estimate then has in the
+        place of all pp.
     """
-    stages = Stages(model, layouts, pp, vpp, schedule, ranks)
-    every = stage_elements(model, workload, layouts, preset, pp, vpp, schedule, blocks).on(stages.at)
+    ranks = fullest(model, layouts, pp, vpp, schedule) if of_fullest else None
+    blocks = blocks or BlockElements.of(model, workload, layouts)
+
+    def some(index: IntArray) -> tuple[Stages, StageElements]:
+        stages = Stages(model, layouts.take(index), pp, vpp, schedule, ranks)
+        held = stage_elements(model, workload, stages.layouts, preset, pp, vpp, schedule, blocks.take(index))
+        return stages, held.on(stages.at)
+
     names = [f.name for f in fields(LayoutBatch)]
     once = (layouts.microbatches(workload.gbs) == 1).astype(np.int64)
     first, of_states = replace(layouts, sp=once).distinct([n for n in names if n not in NOT_OF_STATES or n == "sp"])
-    few = layouts.take(first)
-    held = states(workload, few, preset, every.take(first), pp)
+    stages, elements = some(first)
+    few = stages.layouts
+    held = states(workload, few, preset, elements, pp)
     outside = {
         "nccl": communicator_bytes(cluster, few, preset)[:, None],
         "context": np.full((len(few), 1), float(cluster.context_bytes)),
     }
     first, of_work = layouts.distinct([n for n in names if n not in NOT_OF_WORK])
-    some = replace(stages, layouts=layouts.take(first))
-    working = _working(some, every.take(first), workload, cluster, preset, lowered(first))
+    working = _working(*some(first), workload, cluster, preset, lowered(first))
     return _estimate(held, of_states, working, of_work, outside, cluster, preset)
 
 

@@ -78,34 +78,36 @@ def peak(stage: StageBytes, stages: Stages, microbatches: IntArray) -> Peak:
 
 
 def _fill(found: Peak, stage: StageBytes, table: RankMoments, rows: IntArray) -> None:
-    """The largest moment of every rank for the layouts at `rows`; arrays within are (rows, pp, moments)."""
+    """The largest moment of every rank for the layouts at `rows`; arrays within are (pp, rows, moments)."""
     every, pp = stage.saved.shape[:1], len(table.actions)
     waiting = np.broadcast_to(stage.waiting, (*every, pp, stage.waiting.shape[2]))
-    per = np.concatenate([stage.saved[rows], waiting[rows]], axis=2) if waiting.shape[2] else stage.saved[rows]
-    held = np.moveaxis(table.rows[:, :, : per.shape[2]], 2, 1)  # (pp, chunks, moments)
-    activations = np.moveaxis(np.moveaxis(per, 1, 0) @ held, 0, 1) + stage.beside[rows][:, :, None]
     kept, most, last = (
         np.broadcast_to(v, every)[rows] for v in (stage.logits, stage.logits_forward, stage.logits_backward)
     )
-    logits = kept[:, None, None] * table.rows[:, :, -1]
-    extra = np.zeros((len(rows), len(ACTIONS)))  # by action, as what follows
-    extra[:, 1], extra[:, 2] = np.maximum(most - kept, 0.0), np.maximum(last - kept, 0.0)
+    losses = np.broadcast_to(kept[:, None, None], (len(rows), pp, 1))
+    per = np.concatenate([stage.saved[rows], waiting[rows], losses], axis=2)
+    held = np.concatenate([table.rows[:, :, : per.shape[2] - 1], table.rows[:, :, -1:]], axis=2)
     working, again = (np.broadcast_to(v, (*every, pp))[rows] for v in (stage.backward, stage.rebuilt))
     gathered = [np.broadcast_to(v, (*every, pp))[rows] for v in (stage.gathered_forward, stage.gathered_backward)]
-    layers = table.actions == len(ACTIONS) - 1  # backward through layers, which rebuilds them
-    back = table.actions >= len(ACTIONS) // 2
-    total = activations + logits + extra[:, table.actions] * table.runs
-    total += (working + again)[:, :, None] * (layers & table.runs)
-    total += np.where(back, gathered[1][:, :, None], gathered[0][:, :, None])
-    best = total.argmax(axis=2)
-    index, rank = np.arange(len(rows))[:, None], np.arange(pp)[None, :]
-    at, busy = table.actions[rank, best], table.runs[rank, best]
-    rebuilds = layers[rank, best] & busy
-    found.activations[rows] = activations[index, rank, best]
+    # What runs needs the same at every moment of its kind: (what runs x whether it needs more, rows, pp).
+    extra = np.zeros((2 * len(ACTIONS), len(rows), 1))
+    extra[3, :, 0], extra[5, :, 0] = np.maximum(most - kept, 0.0), np.maximum(last - kept, 0.0)
+    above = extra + np.stack([gathered[i >= len(ACTIONS)] for i in range(2 * len(ACTIONS))])
+    above[-1] += working + again  # backward through layers, which rebuilds them
+    kind = 2 * table.actions + table.runs
+    total = np.moveaxis(per, 1, 0) @ np.moveaxis(held, 2, 1)
+    for rank in range(pp):
+        total[rank] += above[kind[rank], :, rank].T
+    best = total.argmax(axis=2).T
+    index, rank_of = np.arange(len(rows))[:, None], np.arange(pp)[None, :]
+    moment = held[rank_of, best]
+    at, busy = table.actions[rank_of, best], table.runs[rank_of, best]
+    rebuilds = (at == len(ACTIONS) - 1) & busy
+    found.activations[rows] = (per[:, :, :-1] * moment[:, :, :-1]).sum(axis=2) + stage.beside[rows]
     found.working[rows] = working * rebuilds
     found.recompute[rows] = again * rebuilds
-    found.logits[rows] = logits[index, rank, best] + extra[index, at] * busy
-    found.gathered[rows] = np.where(back[rank, best], gathered[1], gathered[0])
+    found.logits[rows] = kept[:, None] * moment[:, :, -1] + extra[kind[rank_of, best], index, 0]
+    found.gathered[rows] = np.where(at >= len(ACTIONS) // 2, gathered[1], gathered[0])
     found.action[rows] = at
 
 

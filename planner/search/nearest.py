@@ -13,7 +13,6 @@ from hwmodels.errors import InfeasibleError
 from hwmodels.units import format_bytes
 from planner.elements import BlockElements
 from planner.layout import SCHEDULES, Layout, RuleContext, faults
-from planner.memory.ranks import fullest
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.priced import PricedModel
@@ -37,8 +36,7 @@ def peak_bytes(priced: PricedModel) -> FloatArray:
     for i, f in enumerate(first):
         index = np.flatnonzero(inverse == i)
         pp, vpp, schedule = int(layouts.pp[f]), int(layouts.vpp[f]), SCHEDULES[int(layouts.schedule[f])]
-        ranks = fullest(priced.model, layouts.take(index), pp, vpp, schedule)
-        sized = group_memory(priced, index, pp, vpp, schedule, blocks=blocks.take(index), ranks=ranks)
+        sized = group_memory(priced, index, pp, vpp, schedule, blocks=blocks.take(index), of_fullest=True)
         peak[index] = sized.peak_bytes.max(axis=1)
     return peak
 

@@ -171,7 +171,7 @@ def lowered_for(priced: PricedModel, index: IntArray) -> Lowered:
 
 def group_memory(
     priced: PricedModel, index: IntArray, pp: int, vpp: int, schedule: str, *, blocks: BlockElements | None = None,
-    ranks: tuple[int, ...] | None = None,
+    of_fullest: bool = False,
 ) -> MemoryEstimate:  # fmt: skip
     """Memory of the layouts at `index`, which share (pp, vpp, schedule); `planner.memory.memory` has the rest."""
     return memory(
@@ -185,7 +185,7 @@ def group_memory(
         vpp,
         schedule,
         blocks=blocks,
-        ranks=ranks,
+        of_fullest=of_fullest,
     )
 
 
