@@ -94,7 +94,8 @@ def joint(
     default = np.asarray(split_layers(priced.model.n_layers, pp), dtype=np.int64)
     usual = np.broadcast_to(default, (len(problem.row), pp))
     free = Splits(problem.of_split(default, room), usual)
-    best = best_splits(lambda stage: problem.table(stage, room), pp, priced.model.n_layers, problem.weight)
+    few = problem.narrowed(free.seconds)
+    best = best_splits(lambda stage: few.table(stage, room), pp, priced.model.n_layers, few.weight)
     found = problem.answer(best if moves else free, free, room)
     tight = np.flatnonzero(~_held(priced, index, pp, schedule, found, default, limit_bytes, fit=fit))
     if not len(tight):
@@ -104,8 +105,9 @@ def joint(
         return found.with_at(tight, rest)
     room.size(room.number[np.cumsum(default) - default, default])
     free = Splits(problem.of_split(default, room), usual)
+    few = problem.narrowed(free.seconds)
     while moves:
-        best = best_splits(lambda stage: problem.table(stage, room), pp, priced.model.n_layers, problem.weight)
+        best = best_splits(lambda stage: few.table(stage, room), pp, priced.model.n_layers, few.weight)
         allowed = np.isfinite(best.seconds)
         if not room.size(room.number[best.begins[allowed], best.shares[allowed]]):
             return problem.answer(best, free, room)
@@ -170,6 +172,16 @@ class _Problem:
         own = none if fit else _own(priced, index, pp, seconds.again, widest)
         tries = [-1] if by_stage or not fit else list(range(widest + 1))
         return cls(pp, seconds, until, own, widest, fit, np.tile(every, len(tries)), np.repeat(tries, n))
+
+    def narrowed(self, reached: FloatArray) -> _Problem:
+        """The same without windows that are too long for a split as good as one that has `reached` this (m,).
+
+        A stage counts M - 1 times and once more in the sum, there less where the backward is split.
+        """
+        n = len(self.seconds.microbatches)
+        most = reached.reshape(-1, n).min(axis=0)
+        count = self.seconds.microbatches - float((self.until[1] < self.until[0]).any())
+        return replace(self, widest=min(_widest(self.until[0], count, most), self.widest))
 
     def slow(self, shares: IntArray) -> FloatArray:
         """What is minimised, of one split of all layouts with every layer recomputed: ndarray (n,)."""
