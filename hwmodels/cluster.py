@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,7 @@ from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link
 from hwmodels.pools import Pool, PoolLink, is_mixed, pool_faults
+from hwmodels.records import dataclass
 from hwmodels.reliability import Reliability, Storage
 
 __all__ = ["COLLECTIVES", "Cluster", "Pool", "PoolLink", "load", "parse", "to_yaml", "with_calibration"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 DTYPES = ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")
 """Spellings of number formats; peaks are dense and with fp32 accumulation."""

@@ -19,7 +19,6 @@ What a rack draws beyond its GPUs (host, fans, network) is an input (`host_w`); 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +27,7 @@ from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray, total
 from hwmodels.kernels.sustained import compute_weight
+from hwmodels.records import dataclass
 
 IDLE_SHARE = Coefficient(
     0.12, "assumed: idle accelerators of the SXM class draw an eighth of their board power", 0, 0.4

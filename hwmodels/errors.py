@@ -7,7 +7,8 @@ collect all faults of a file and raise them together.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from hwmodels.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

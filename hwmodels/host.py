@@ -7,10 +7,10 @@ of a node, or by the two of a superchip.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 
 STREAM_SHARE = 0.8
 """Share of its channels' peak that a long pass over host memory reaches: assumed."""

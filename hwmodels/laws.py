@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ from types import MappingProxyType
 from hwmodels import yamlfile
 from hwmodels.device import TRANSFER_SPREAD, Coefficient
 from hwmodels.errors import InputError
+from hwmodels.records import dataclass
 
 DEVICE_KINDS = ("gemm", "attention", "memory", "power")
 LINK_KINDS = ("collectives", "expert")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link
 from hwmodels.network.fabric import torus_shape
+from hwmodels.records import dataclass
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster

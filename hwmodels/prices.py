@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from hwmodels import yamlfile
 from hwmodels.device import Coefficient, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate
+from hwmodels.records import dataclass
 
 KINDS = ("median", "specialty", "hyperscaler", "long-tail", "cloud", "index", "spot")
 """In the order in which a default is taken: the median over providers, then kinds of providers from the usual to the

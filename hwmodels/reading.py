@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from hwmodels.errors import Fault, InputError
 from hwmodels.network import Fabric, Link, PcieTree
 from hwmodels.network.fabric import torus_shape
 from hwmodels.pools import Pool, PoolLink
+from hwmodels.records import dataclass
 
 if TYPE_CHECKING:
     from hwmodels.schema import ClusterFile, FabricFile, PoolFile

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hwmodels.device import Coefficient
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster

@@ -16,9 +16,9 @@ with the backward. Prediction layers count with their projection and another pas
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
+from hwmodels.records import dataclass
 from planner.adapters import adapter_weights
 from planner.layout import Layout, split_layers
 from planner.layout.recompute import DEFAULT_MODULES, recomputes_layer

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from hwmodels.errors import Fault
+from hwmodels.records import dataclass
 
 Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 DISPATCHERS: tuple[str, ...] = ("alltoall", "allgather", "deepep", "hybridep")

@@ -11,13 +11,13 @@ compute; one layer is on its way at a time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import host as hosts
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.layout import RECOMPUTE, split_id
 from planner.recompute import Stages, coverage
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 MAIN_DTYPES: dict[str, float] = {"fp32": 4.0, "bf16": 0.0, "remainder": 2.0}
 """Main weights beside a 16-bit compute copy -> bytes a parameter. ``bf16``: the compute copy is the main

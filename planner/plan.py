@@ -8,10 +8,11 @@ entries, so later planners need no new format.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Literal
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.layout import Layout, split_layers
 from planner.layout.recompute import stage_words
 from planner.model.spec import ModelSpec

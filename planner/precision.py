@@ -10,13 +10,14 @@ ranks in the narrow format are switches of the framework (`planner.frameworks`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
 from hwmodels.device import Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.kernels.formats import format_of
+from hwmodels.records import dataclass
 from planner.frameworks import FrameworkPreset
 from planner.model.spec import ModelSpec
 from planner.training import Workload

@@ -8,7 +8,7 @@ streams later.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from hwmodels.cluster import Cluster
 from hwmodels.device import Coefficient
 from hwmodels.estimate import Estimate
 from hwmodels.kernels.formats import format_of
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.frameworks import FrameworkPreset
 from planner.frameworks.base import GRAPHED

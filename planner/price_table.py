@@ -7,11 +7,11 @@ product instead of one a figure.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.price import COMM_GROUPS, BlockPrice, PassPrice
 
 FloatArray = NDArray[np.float64]

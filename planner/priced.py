@@ -6,13 +6,14 @@ what one micro-batch runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.frameworks import FrameworkPreset
 from planner.frameworks import of as preset_of
 from planner.layout import LayoutBatch

@@ -8,12 +8,12 @@ chunk at a time; ``block`` works on the first n layers of a virtual stage (Megat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import RECOMPUTE, LayoutBatch, split_of
 from planner.layout.recompute import WHOLE_LAYERS, layers_at, recomputed_layers
 from planner.model.spec import ModelSpec

@@ -6,8 +6,10 @@ All times are seconds, all sizes bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from hwmodels.records import dataclass
 
 PHASES: tuple[str, ...] = (
     "forward",

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 MOST = 1024.0
 """Largest skew or capacity factor: more than the experts of any model."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from hwmodels import yamlfile
 from hwmodels.cluster import Cluster
 from hwmodels.declared import Strict
 from hwmodels.errors import Fault, InfeasibleError, InputError
+from hwmodels.records import dataclass
 from planner import model as models
 from planner.layout import divisors
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.layout import split_layers, split_of
 from planner.model.spec import ModelSpec
 from planner.schedule import get as get_schedule

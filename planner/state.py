@@ -7,12 +7,13 @@ gradient and parameter collectives move. Used by the memory model and by the ass
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner import optimizers
 from planner.adapters import adapter_weights, linear_weights
 from planner.frameworks import FrameworkPreset

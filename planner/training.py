@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.frameworks.switches import Switches, described, normal
 from planner.routing import Routing
 from planner.stated import is_number, is_whole, number_fault

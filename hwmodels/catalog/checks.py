@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -27,6 +26,7 @@ from hwmodels import units, yamlfile
 from hwmodels.catalog import physical
 from hwmodels.catalog.physical import slip
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ Two nets, so that a number that is off is named with its key whatever the schema
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from hwmodels import units
 from hwmodels.errors import Fault
+from hwmodels.records import dataclass
 
 GIB_OVER_GB = 2.0**30 / 1e9
 """1.0737: the mark of GiB taken for GB."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from hwmodels.collectives.spread import LARGE_BYTES, NO_EVIDENCE_NODES, NO_EVIDE
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray
 from hwmodels.network import Fabric
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hwmodels.estimate import FloatArray
 from hwmodels.network import Fabric, Link
+from hwmodels.records import dataclass
 
 NVLS_RANKS = 5.0
 """Fewest ranks of a node whose reduction NCCL gives to the switch (data/README, trap 4)."""

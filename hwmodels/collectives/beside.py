@@ -12,7 +12,6 @@ both expressions then give ``longer + (1 - o) shorter``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from hwmodels.collectives.overlap import CHANNELS_A_PORT, overlap
 from hwmodels.estimate import FloatArray
+from hwmodels.records import dataclass
 
 if TYPE_CHECKING:
     from hwmodels.cluster import Cluster

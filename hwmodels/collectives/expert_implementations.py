@@ -6,7 +6,7 @@ measured elsewhere: they take what they have no coefficient of their own for fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hwmodels.collectives.expert_traffic import (
     DENSE,
@@ -18,6 +18,7 @@ from hwmodels.collectives.expert_traffic import (
     Algorithm,
 )
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 PHASES = ("dispatch", "combine", "combine_low_precision", "prepare")
 """``combine_low_precision`` sends quantised results back; ``prepare`` exchanges counts before a dispatch."""

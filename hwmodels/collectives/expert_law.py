@@ -26,7 +26,6 @@ are fitted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +35,7 @@ from hwmodels.device import DTYPE_BYTES, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
 from hwmodels.network import Fabric
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 
 INSIDE = (

@@ -17,13 +17,12 @@ synthetic benchmarks use it, hits ``min(k, R)`` ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
+from hwmodels.records import dataclass
 
 ROUTINGS = ("uniform", "balanced")
 """``uniform``: experts are drawn at random; ``balanced``: spread as evenly as they can be."""

@@ -7,11 +7,10 @@ the collective; the collective slows down because its blocks wait for SMs and me
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hwmodels.device import Coefficient
 from hwmodels.errors import Fault, InputError
 from hwmodels.network import Link
+from hwmodels.records import dataclass
 
 _TOPO = "NCCL src/include/device.h and src/graph/connect.cc (channels of a search: two for each ring of the link)"
 

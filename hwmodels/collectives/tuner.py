@@ -17,7 +17,6 @@ the message grows, beyond noise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from hwmodels.collectives.base import Collective, Group, in_switch
 from hwmodels.collectives.coefficients import inside
 from hwmodels.estimate import FloatArray
 from hwmodels.network import Link
+from hwmodels.records import dataclass
 
 BASE_S = {"ll": 6.6e-6, "ll128": 14.0e-6, "simple": 8.4e-6}
 """``baseLatencies`` of the ring."""

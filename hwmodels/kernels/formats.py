@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from hwmodels.device import DTYPE_BYTES
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -25,6 +24,7 @@ from hwmodels.device import DTYPE_BYTES, Device
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import Estimate, FloatArray
 from hwmodels.kernels.memory import memory_seconds
+from hwmodels.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
 from hwmodels.network.contention import PATTERNS, torus_bandwidth, tree_factor
 from hwmodels.network.link import SWITCH_HOP_S, Link, PcieTree
+from hwmodels.records import dataclass
 from hwmodels.topology import INSIDE, GroupShape
 
 if TYPE_CHECKING:

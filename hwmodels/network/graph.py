@@ -17,7 +17,7 @@ has some 40,000 edges and takes a fraction of a second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
 from hwmodels.network.link import CUBE_MESH, SWITCH_HOP_S
+from hwmodels.records import dataclass
 
 if TYPE_CHECKING:
     import networkx

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hwmodels.device import Coefficient
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
+from hwmodels.records import dataclass
 
 LINK_KINDS = ("nvlink", "xgmi", "ici", "pcie", "infiniband", "roce", "efa", "ethernet", "loopback")
 TOPOLOGIES = (

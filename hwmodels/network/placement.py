@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from hwmodels.estimate import FloatArray
 from hwmodels.network.graph import Wiring
 from hwmodels.network.routing import IntArray, route
 from hwmodels.network.traffic import Flows
+from hwmodels.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ with a single connection. On a torus: dimension-ordered, the shorter way round, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
 from hwmodels.network.graph import Wiring
+from hwmodels.records import dataclass
 
 IntArray = NDArray[np.int64]
 

@@ -8,7 +8,6 @@ link on which no other flow is faster. Lossless fabrics with per-connection fair
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +18,7 @@ from hwmodels.network.graph import Wiring
 from hwmodels.network.placement import place
 from hwmodels.network.routing import IntArray
 from hwmodels.network.traffic import Flows
+from hwmodels.records import dataclass
 
 FULL = 1e-9
 """A link is full when this share of its capacity is left."""

@@ -19,7 +19,6 @@ pairwise       send/recv: ``b`` from the first half of the ranks to the second, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hwmodels.errors import Fault, InputError
 from hwmodels.estimate import FloatArray
+from hwmodels.records import dataclass
 
 if TYPE_CHECKING:
     from hwmodels.network.fabric import Fabric

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.cli import inputs
 
 if TYPE_CHECKING:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from hwmodels.records import dataclass
 from planner.cli import inputs
 from planner.cli.inputs_layout import Case
 

@@ -5,11 +5,11 @@ The table of frameworks is `planner.frameworks`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import permutations
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.moe_switches import MoeSwitches
 
 CP_KINDS: tuple[str, ...] = ("ring", "all-gather", "ulysses", "hierarchical")

@@ -8,13 +8,12 @@ What lies whole on every tensor-parallel rank (norms, a router) is counted on ea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import host as hosts
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from hwmodels.reliability import storage_of
 from planner import optimizers
 from planner.elements import Elements, stage_elements

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from hwmodels.reliability import Component
 
 FloatArray = NDArray[np.float64]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from hwmodels.reliability import storage_of
 from planner.layout import LayoutBatch
 from planner.layout.axes import shape

@@ -7,13 +7,14 @@ million.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.frameworks.base import CP_KINDS, ORDERS
 from planner.layout import axes, placed

@@ -6,13 +6,13 @@ bandwidth out of a node governs: collectives of an axis wait for one another at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from hwmodels.topology import INSIDE, GroupShape
 from planner.layout import axes
 from planner.layout.splits import split_of

@@ -15,12 +15,12 @@ Kinds, in the words of the frameworks that have them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 
 IntArray = NDArray[np.int64]
 

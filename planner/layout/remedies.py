@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from hwmodels.records import dataclass
 from planner.frameworks import FrameworkPreset
 from planner.frameworks import of as preset_of
 from planner.layout.degrees import SCHEDULES, Layout, divisors

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from hwmodels.records import dataclass
 from planner.layout.degrees import BoolArray, Layout, LayoutBatch
 from planner.layout.remedies import RuleContext
 

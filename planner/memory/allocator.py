@@ -7,12 +7,11 @@ no request fitted; *device*, with what is outside its sight (context, communicat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hwmodels.device import Coefficient
+from hwmodels.records import dataclass
 
 FloatArray = NDArray[np.float64]
 BLOCK_BYTES = 512.0

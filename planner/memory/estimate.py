@@ -8,12 +8,13 @@ moment of the schedule's own action list), *optimizer* (activations are gone, th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.elements import BlockElements, StageElements, stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch

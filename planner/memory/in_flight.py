@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.frameworks import FrameworkPreset
 from planner.memory.moments import ACTIONS, RankMoments, by_table
 from planner.recompute import Stages

@@ -9,12 +9,12 @@ number of layouts that share (schedule, pp, micro-batches, vpp).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.schedule import get as get_schedule
 from planner.schedule.base import Action, Kind, Schedule
 

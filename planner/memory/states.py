@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner import optimizers
 from planner.elements import Elements, StageElements
 from planner.frameworks import FrameworkPreset

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.elements import SHARDING_KEYS, StageElements
 from planner.frameworks import FrameworkPreset
 from planner.layout import RESHARDS

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
 from hwmodels.pools import island, joined
+from hwmodels.records import dataclass
 from planner.frameworks.base import ORDERS
 from planner.layout import Layout
 from planner.plan import Placement, Plan

@@ -16,7 +16,7 @@ Replicas on one fabric form one group of it, as in every layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from hwmodels.pools import bridge, island, pool_link, subcluster
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.elements import stage_elements
 from planner.layout import Layout, LayoutBatch

@@ -10,7 +10,7 @@ optimizer, plus the longest optimizer and gather behind it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InputError
 from hwmodels.kernels.formats import format_of
+from hwmodels.records import dataclass
 from planner import power
 from planner.evaluate import (
     hidden_seconds,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from hwmodels.records import dataclass
 from planner.model.weights import Parameter, Vector, Weight
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hwmodels.records import dataclass
 from planner.model.weights import Parameter, Vector, Weight
 
 

@@ -9,8 +9,9 @@ in all (Qwen3-MoE). A layer is MoE unless listed in mlp_only_layers, every decod
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from hwmodels.records import dataclass
 from planner.model.base import ConfigKeys, Importer
 from planner.model.spec import Attention, DecoderLayer, Mlp, ModelSpec, Moe, VisionTower
 

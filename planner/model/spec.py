@@ -6,10 +6,11 @@ the GEMMs of the cost model are all read from that list, so they cannot disagree
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Literal
 
+from hwmodels.records import dataclass
 from planner.model.attention import Attention, LatentAttention
 from planner.model.ends import FrozenBlock, PatchEmbedding
 from planner.model.feedforward import Mlp, Moe

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from hwmodels.records import dataclass
 from planner.model.attention import Attention
 from planner.model.ends import FrozenBlock, PatchEmbedding
 from planner.model.feedforward import Mlp

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
 from hwmodels.errors import Fault
+from hwmodels.records import dataclass
 
 
 class Kind(StrEnum):

@@ -8,12 +8,12 @@ decide so is declared, so that candidates behind a prefix can be counted without
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.frameworks import of as preset_of
 from planner.layout import (
     OPEN_CP_KINDS,

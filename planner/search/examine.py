@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.evaluate import bounds, detail, exact_seconds
 from planner.layout import LayoutBatch
 from planner.priced import PricedModel

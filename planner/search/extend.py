@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import LayoutBatch
 from planner.layout.recompute import BLOCK, FULL
 from planner.priced import PricedModel

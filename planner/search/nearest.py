@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InfeasibleError
+from hwmodels.records import dataclass
 from hwmodels.units import format_bytes
 from planner.elements import BlockElements
 from planner.layout import SCHEDULES, Layout, RuleContext, faults

@@ -8,13 +8,13 @@ energy of a step's phases), it says so, and the search asks for each row's value
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.layout import LayoutBatch, RuleContext
 from planner.layout.degrees import BoolArray
 from planner.plan import Workload

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.search.examine import Timed
 from planner.search.objective_base import Candidates, Limit, Objective, costs
 from planner.search.ranking import Ranking

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.frameworks import of as preset_of
 from planner.frameworks.switches import normal
 from planner.layout import OPEN_CP_KINDS, ORDERS, RECOMPUTE, RESHARDS, SCHEDULES, divisors, is_even

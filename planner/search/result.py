@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
+from hwmodels.records import dataclass
 from planner.frameworks.switches import described
 from planner.layout import Layout, split_text
 from planner.mixed.arrangement import Use

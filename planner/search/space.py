@@ -9,12 +9,13 @@ of the two tables on the same grid: millions of them are never laid out field by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.records import dataclass
 from planner.layout import RULES, Layout, LayoutBatch, RuleContext, check
 from planner.layout.distinct import distinct_rows
 from planner.layout.reads import FIELDS, fields_read

@@ -6,12 +6,13 @@ virtual stage of every rank and through the last one (`Passes`). No array is as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hwmodels.records import dataclass
 from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan, FloatArray, StageCosts
 

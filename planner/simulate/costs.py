@@ -6,11 +6,13 @@ engines. The leading axis of every array is the candidate, so one DAG times many
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hwmodels.records import dataclass
 
 FloatArray = NDArray[np.float64]
 

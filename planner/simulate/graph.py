@@ -17,12 +17,12 @@ RECV and RESHARD take no time and hold nothing up beyond their own predecessors:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.simulate.costs import CommPlan
 from planner.simulate.slots import SlotTable
 

@@ -6,11 +6,10 @@ number and a DAG is the same object for every candidate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.simulate.costs import FloatArray, StageCosts
 
 # Classes of durations in the order in which they lie in the vector. "_sum" is the whole virtual

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hwmodels.records import dataclass
 from planner.simulate.costs import FloatArray
 
 

@@ -8,7 +8,7 @@ distinct combination of what changes a micro-batch (`planner.priced.BLOCK_KEYS`)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.estimate import Estimate
+from hwmodels.records import dataclass
 from planner.elements import BlockElements, stage_elements
 from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory

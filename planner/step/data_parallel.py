@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.elements import StageElements
 from planner.frameworks import FrameworkPreset

@@ -5,12 +5,13 @@ Layouts of a group differ in few of the two; arrays over all layouts are made fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.estimate import Estimate
+from hwmodels.records import dataclass
 from planner.simulate.bound import Folded, Passes, Traffic, after
 from planner.simulate.costs import CommPlan, StageCosts
 from planner.step.data_parallel import DataParallelCosts

@@ -11,11 +11,12 @@ it comes out from behind them, no more. First-order propagation of independent e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.simulate.costs import StageCosts
 
 FloatArray = NDArray[np.float64]

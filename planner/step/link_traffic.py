@@ -7,7 +7,6 @@ less, for more memory and a second reduction. Bytes by link do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from hwmodels.collectives.expert_traffic import NORMAL
 from hwmodels.collectives.expert_traffic import traffic as expert_copies
 from hwmodels.kernels.formats import format_of
 from hwmodels.network.traffic import RING_BYTES
+from hwmodels.records import dataclass
 from planner.elements import stage_elements
 from planner.layout import LayoutBatch
 from planner.layout.axes import crossings

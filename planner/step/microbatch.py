@@ -6,11 +6,12 @@ Layouts that share (pp, vpp, schedule) differ in few micro-batches, whatever the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import LayoutBatch
 from planner.priced import PricedModel
 from planner.simulate.bound import Passes, Place, most_back

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
 from hwmodels.estimate import Estimate
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.layout import LayoutBatch
 

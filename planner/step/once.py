@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hwmodels import collectives, kernels
 from hwmodels.estimate import Estimate
+from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.layout import LayoutBatch
 from planner.layout.axes import crossings, pair_shape, stride

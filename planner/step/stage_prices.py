@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import LayoutBatch
 from planner.offload import HostSeconds, activation_seconds
 from planner.pairs import unpaired_shares

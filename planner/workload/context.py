@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.frameworks import FrameworkPreset
 from planner.layout import OPEN_CP_KINDS, LayoutBatch
 from planner.model.spec import DecoderLayer, ModelSpec, Weight

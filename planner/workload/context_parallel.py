@@ -25,11 +25,12 @@ gradients; a wider one is gathered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.model.spec import AnyAttention
 from planner.workload.context import Shapes
 from planner.workload.op import Op, Phase

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.model.spec import ModelSpec, Moe
 from planner.moe_switches import ROW_BLOCK
 from planner.training import Workload

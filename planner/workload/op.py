@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from hwmodels.records import dataclass
 
 FloatArray = NDArray[np.float64]
 OpKind = Literal["gemm", "grouped_gemm", "attention", "memory", "collective"]

@@ -16,11 +16,12 @@ names of the ops. What each drops (`megatron/core/transformer/transformer_layer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout.recompute import Policy
 from planner.model.spec import DecoderLayer, LatentAttention, Moe, Weight
 from planner.workload.context import Shapes

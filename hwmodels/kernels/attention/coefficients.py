@@ -16,11 +16,11 @@ that was not measured on the generation takes the nearest one (`nearest`), with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
 from hwmodels.device import Coefficient, Device
+from hwmodels.records import dataclass
 
 REFERENCE_IMPL = "flash"
 """``impl`` of the reference kernels of a generation: FlashAttention-2 or -3, or what serves in its place."""

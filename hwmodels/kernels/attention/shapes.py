@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -11,6 +9,7 @@ from hwmodels.device import DTYPE_BYTES, Device
 from hwmodels.estimate import FloatArray
 from hwmodels.kernels.attention.coefficients import attention_coefficient
 from hwmodels.kernels.units import units_of
+from hwmodels.records import dataclass
 
 KV_TILE = 64.0
 """Keys that one step of the inner loop takes at least."""

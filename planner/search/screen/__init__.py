@@ -8,11 +8,10 @@ below the exact values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import SCHEDULES
 from planner.layout.distinct import distinct_rows
 from planner.memory.allocator import fragments

@@ -12,12 +12,12 @@ in the mean, wherever it lies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import RECOMPUTE, is_even, split_of
 from planner.layout.recompute import DEFAULT_EVERY
 from planner.memory.moments import equivalent

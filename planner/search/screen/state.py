@@ -7,11 +7,12 @@ open split the mean over ranks, which the fullest rank cannot be below.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.elements import BlockElements, Elements, StageElements
 from planner.layout import RESHARDS, LayoutBatch
 from planner.layout.distinct import distinct_rows

@@ -10,12 +10,12 @@ with weights under which every stage counts alike, ``sum_r l_r (sum_{s<r} w_s + 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels import collectives
+from hwmodels.records import dataclass
 from planner.layout import RECOMPUTE, SCHEDULES, LayoutBatch
 from planner.layout.axes import pair_shape
 from planner.layout.distinct import distinct_rows

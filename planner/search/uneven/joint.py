@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import RECOMPUTE, split_id, split_layers, split_of
 from planner.layout.recompute import BLOCK, WHOLE_LAYERS, layers_at, recomputed_layers
 from planner.priced import PricedModel

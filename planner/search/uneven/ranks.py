@@ -7,11 +7,12 @@ splits below are exact for the slowest virtual stage, and a descent from there f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import split_id, split_layers
 from planner.layout.recompute import BLOCK
 from planner.memory.moments import moments

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.price import BlockPrice
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
