@@ -1,15 +1,14 @@
 """The best placement of a layout on the nodes that it has, by priced traffic.
 
 1. Candidates: every order of the axes; the axes cut at the node and at the leaf (`planner.placement.candidates`), the
-   best few of each cut carried on to the next; then nodes of different leaves exchanged as long as that helps. Small
-   worlds are enumerated.
+   best few of each cut carried on to the next; then nodes of different leaves exchanged as long as that helps.
 2. Each is measured by what its traffic puts on the links (`planner.placement.loads`): seconds of every axis on its
    fullest link, added up.
 3. The best few of those, and the placement in order, are priced as whole steps by the cost model, which knows what
    hides behind compute. The fastest step is taken, and of equal ones the least traffic, and of those the usual one.
 
-So the choice is never slower than ranks in order, by the same measure; that no better one exists is proven only where
-all placements were enumerated.
+Where few placements differ, all of them are priced. So the choice is never slower than ranks in order, by the same
+measure; that no better one exists is proven only where all were priced.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ KEPT = 5
 """Cuts that are carried on from the node to the leaf, and from there to the orders of the rest."""
 FINALISTS = 8
 """Placements that are priced as whole steps."""
-MOST_EXACT = 1000
-"""Placements up to which all are measured."""
+MOST_EXACT = 128
+"""Placements up to which all are priced."""
 WORK = 400_000
 """Ranks times candidates that are measured in all: a few seconds."""
 
@@ -63,7 +62,7 @@ class Placed:
     tried : int
         Placements that were measured.
     exact : bool
-        Whether those were all that there are.
+        Whether those were all that there are, each priced as a whole step.
     """
 
     layout: Layout
@@ -148,16 +147,16 @@ class _Search:
         return self.seen[key]
 
     def run(self, stated: list[IntArray]) -> tuple[list[IntArray], bool]:
-        """Ranks in order, and the best of the others; whether all placements were measured."""
+        """Ranks in order, and the best of the others; whether those are all that there are."""
         nodes = self.have.of(self.count, self.fabric, 1)
         default = candidates.seated(np.arange(self.layout.world), sorted(nodes), self.each)
         if self._all_there_are(nodes) <= MOST_EXACT:
             every = candidates.assignments(self.layout.world, self.each, sorted(nodes), self.fabric.leaf_span)
             found = [np.asarray(gpus, dtype=np.int64) for gpus in every]
-            return self._best(default, [*stated, *self._whole(nodes), *found]), True
+            return self._best(default, [*stated, *self._whole(nodes), *found], 2 * MOST_EXACT), True
         found = [*stated, *self._whole(nodes), *self._cut()]
         best = min(found, key=self.measured)
-        return self._best(default, [*found, self._exchanged(best)]), False
+        return self._best(default, [*found, self._exchanged(best)], FINALISTS), False
 
     def _all_there_are(self, nodes: Sequence[int]) -> int:
         """Ways to share the ranks out over the nodes, those of a leaf alike."""
@@ -169,13 +168,13 @@ class _Search:
         leaves = [node // self.fabric.leaf_span for node in nodes]
         return found // prod(prod(range(1, leaves.count(leaf) + 1)) for leaf in set(leaves))
 
-    def _best(self, default: IntArray, found: Iterable[IntArray]) -> list[IntArray]:
-        """The default, and the finalists with least traffic in the order of that."""
+    def _best(self, default: IntArray, found: Iterable[IntArray], most: int) -> list[IntArray]:
+        """The default, and those with least traffic in the order of that."""
         distinct = {gpus.tobytes(): gpus for gpus in found}
         distinct.pop(default.tobytes(), None)
         self.measured(default)
         ranked = sorted(distinct.values(), key=self.measured)
-        return [default, *ranked[: FINALISTS - 1]]
+        return [default, *ranked[: most - 1]]
 
     def _whole(self, nodes: Sequence[int]) -> list[IntArray]:
         """Every order of whole axes, on the nodes in order and with whole leaves first."""

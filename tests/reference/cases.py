@@ -416,6 +416,8 @@ ORDERED = [
                                                                          "zero_stage": 3}),
         ("tensor parallel over nodes", "gpt", H, "deepspeed", "cp-dp-tp-pp", {"tp": 4, "dp": 4, "zero_stage": 1}),
         ("pipeline first", "gpt-uneven", H, "generic", "pp-dp-cp-tp", {"tp": 2, "sp": 1, "pp": 4, "dp": 2}),
+        ("mirrored pipelines", "gpt", H, "generic", "tp-cp-pp-dp",
+         {"tp": 4, "pp": 4, "schedule": "dualpipe", "mbs": 2}),
         ("ring over nodes", "gpt", H, "generic", "dp-tp-cp-pp", {"tp": 2, "cp": 4, "dp": 2, "cp_kind": "ring"}),
         ("experts over data parallelism", "moe", H, "generic", "dp-tp-cp-pp",
          {"tp": 2, "sp": 1, "dp": 8, "ep": 8, "fsdp": 2, "zero_stage": 2}),

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from hwmodels import cluster as clusters
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InfeasibleError, InputError
+from hwmodels.network import place as route_all
+from hwmodels.network import wire
 from planner.layout import ORDERS, Layout, LayoutBatch
 from planner.model import load
 from planner.placement import candidates as cut
 from planner.placement import demands, loads, parse_nodes, place
 from planner.placement.allocation import Allocation, first_nodes
+from planner.placement.choose import step_seconds
+from planner.placement.loads import flows_of
 from planner.placement.report import axis_rows, host_lines, in_order, node_sequence, order_flags, rank_lines, told
 from planner.plan import Workload
 from planner.priced import price_model
@@ -47,7 +51,10 @@ def test_small_worlds_are_enumerated_whole(layout: Layout) -> None:
     assert measured == pytest.approx(brute, rel=1e-12)
     placed = place(MODEL, TINY, WORK, layout)
     assert placed.exact and placed.tried >= 45
-    assert placed.step_s <= placed.ordered_step_s
+    shuffled = [np.asarray(gpus) for gpus in permutations(range(6))]
+    steps = step_seconds(MODEL, TINY, WORK, layout, shuffled[::7])
+    assert placed.step_s <= min(steps) * (1 + 1e-12)
+    assert placed.step_s == pytest.approx(min(step_seconds(MODEL, TINY, WORK, layout, [np.asarray(g) for g in every])))
 
 
 CLUSTER = cluster(16, 8, leaf_nodes=4, oversubscription=4.0)
@@ -76,6 +83,10 @@ def test_scattered_nodes_are_put_together() -> None:
     assert placed.moved and placed.step_s < placed.ordered_step_s
     assert by_axis["dp_cp"].where == "rails of a leaf" and by_axis["pp"].where == "crosses the spine"
     assert by_axis["tp"].where == "inside nvlink" and by_axis["tp"].network_bytes_per_gpu == 0.0
+    graph = wire(CLUSTER.fabric)
+    for load in placed.loads.axes:  # rails are kept, so that the graph has the same loads
+        routed = route_all(graph, flows_of(CLUSTER.fabric, load.demand, placed.gpus))
+        assert load.least_s == pytest.approx(routed.seconds)
     said = told(placed, MODEL, work, CLUSTER)
     assert node_sequence(in_order(placed.layout, said.layout.order, placed.gpus), 8) == said.hosts
 
