@@ -84,9 +84,9 @@ def test_scattered_nodes_are_put_together() -> None:
     assert by_axis["dp_cp"].where == "rails of a leaf" and by_axis["pp"].where == "crosses the spine"
     assert by_axis["tp"].where == "inside nvlink" and by_axis["tp"].network_bytes_per_gpu == 0.0
     graph = wire(CLUSTER.fabric)
-    for load in placed.loads.axes:  # rails are kept, so that the graph has the same loads
-        routed = route_all(graph, flows_of(CLUSTER.fabric, load.demand, placed.gpus))
-        assert load.least_s == pytest.approx(routed.seconds)
+    for axis in placed.loads.axes:  # rails are kept, so that the graph has the same loads
+        routed = route_all(graph, flows_of(CLUSTER.fabric, axis.demand, placed.gpus))
+        assert axis.least_s == pytest.approx(routed.seconds)
     said = told(placed, MODEL, work, CLUSTER)
     assert node_sequence(in_order(placed.layout, said.layout.order, placed.gpus), 8) == said.hosts
 
