@@ -11,7 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+WHOLE = re.compile(r"-?[0-9]{1,18}")
+DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 UNSURE = object()
 
 
@@ -77,11 +78,12 @@ def plain(parameter: Any, value: Any) -> Any:
         return UNSURE
     if annotation is str and isinstance(value, str):
         return value
-    if annotation is int and isinstance(value, str) and WHOLE.fullmatch(value):
-        number = int(value)
-        inside = (info.min is None or number >= info.min) and (info.max is None or number <= info.max)
-        return number if inside else UNSURE
+    if annotation in (int, float):
+        if isinstance(value, str) and (WHOLE if annotation is int else DECIMAL).fullmatch(value):
+            value = annotation(value)
+        inside = type(value) is annotation and (info.min is None or value >= info.min)
+        return value if inside and (info.max is None or value <= info.max) else UNSURE
     checked = info.exists or info.resolve_path or info.path_type is not None or info.allow_dash
-    if annotation is Path and isinstance(value, str) and not checked:
+    if annotation is Path and isinstance(value, str | Path) and not checked:
         return Path(value)
     return UNSURE

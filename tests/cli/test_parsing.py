@@ -17,7 +17,9 @@ def command(
     name: Annotated[str, typer.Argument()],
     text: Annotated[str | None, typer.Option()] = None,
     top: Annotated[int | None, typer.Option(min=1, max=9)] = None,
-    share: Annotated[float, typer.Option()] = 0.5,
+    share: Annotated[float, typer.Option(max=2.0)] = 0.5,
+    place: Annotated[int, typer.Option(min=0)] = 0,
+    folder: Annotated[Path, typer.Option()] = Path("out"),
     out: Annotated[Path | None, typer.Option()] = None,
     there: Annotated[Path | None, typer.Option(exists=True)] = None,
     save: Annotated[list[int] | None, typer.Option()] = None,
@@ -53,6 +55,8 @@ def run(words: list[str], quick: bool) -> dict[str, Any] | str:
         ["a"], ["a", "--text", "b", "--top", "3"], ["a", "--top", "0"], ["a", "--top", "10"], ["a", "--top", "x"],
         ["a", "--top", " 7"], ["a", "--top", "1_0"], ["a", "--top", "٣"], ["a", "--share", "0.25"], ["a", "--out", "o"],
         ["a", "--out", ""], ["a", "--there", "/nowhere"], ["a", "--save", "1", "--save", "2"], ["a", "--save", "x"],
+        ["a", "--share", "3"], ["a", "--share", "1e0"], ["a", "--share", "nan"], ["a", "--place", "2"],
+        ["a", "--folder", "x"],
         ["a", "--words", "ab"], ["a", "--json"], [], ["a", "--nope"], ["a", "--top"], ["a", "b"], ["--text", "", ""],
     ],
 )  # fmt: skip
@@ -65,7 +69,10 @@ def test_values_in_doubt_are_left() -> None:
     assert plain(options["top"], "3") == 3
     assert plain(options["text"], None) is None
     assert plain(options["save"], None) == ()
-    assert plain(options["out"], "o") == Path("o")
-    for name, value in (("top", "0"), ("top", "x"), ("share", "1"), ("there", "o"), ("save", ["1"]), ("words", "a")):
+    assert plain(options["out"], "o") == Path("o") and plain(options["folder"], Path("out")) == Path("out")
+    assert (plain(options["share"], "0.25"), plain(options["share"], 0.5), plain(options["place"], 0)) == (0.25, 0.5, 0)
+    for name, value in (
+        ("top", "0"), ("top", "x"), ("share", "3"), ("share", "nan"), ("there", "o"), ("save", ["1"]), ("words", "a"),
+    ):  # fmt: skip
         assert plain(options[name], value) is UNSURE, name
     assert plain(options["name"], None) is UNSURE  # required: Typer says so
