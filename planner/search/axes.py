@@ -28,7 +28,7 @@ from planner.layout import (
 )
 from planner.layout.order_rules import first_alike
 from planner.layout.recompute import SEARCHED, WHOLE_LAYERS, modules_code, parse_modules
-from planner.model.spec import ModelSpec
+from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.schedule import get as get_schedule
 from planner.search.ranges import ANY_ORDER, OFFLOADS, Space, default_ranges
@@ -85,7 +85,8 @@ def axes_of(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload
     ranges = {name: _numbers(values) for name, values in default_ranges(space, model, cluster, workload).items()}
     world = cluster.n_ranks
     schedules = tuple(space.schedule) or tuple(sorted(preset_of(workload).searched_schedules))
-    sets = [parse_modules(text, "search.recompute_modules") for text in space.recompute_modules] or [()]
+    named = space.recompute_modules or _module_sets(model, workload)
+    sets = [parse_modules(text, "search.recompute_modules") for text in named]
     counts = [(n,) if n else () for n in space.recompute_layers] or [()]
     found = {name: Axis(name, values) for name, values in ranges.items()}
     found |= {
@@ -105,6 +106,17 @@ def axes_of(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload
         **{name: Axis(name, ranges[name]) for name in OFFLOADS},
     }
     return [found[name] for name in WORK], [found[name] for name in STATE]
+
+
+def _module_sets(model: ModelSpec, workload: Workload) -> tuple[str, ...]:
+    """Sets of modules of selective policies: attention's core, and the feed-forward, or of experts the activation.
+
+    The second where the framework names modules (Megatron-Core, whose own kind ``block`` tells it).
+    """
+    if "block" not in preset_of(workload).recomputes:
+        return ("",)
+    experts = any(isinstance(layer.ffn, Moe) for layer in model.layers)
+    return "", "moe_act" if experts else "mlp"
 
 
 def _numbers(values: Sequence[int]) -> IntArray:

@@ -8,14 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.records import dataclass
-from planner.search.examine import Timed
-from planner.search.objective_base import Candidates, Limit, Objective, costs
+from planner.search.examine import Examiner, Timed
+from planner.search.objective_base import Candidates, Objective, costs
 from planner.search.ranking import Ranking
 from planner.search.variant import Variant
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+Int32Array = NDArray[np.int32]
 FIRST, GROWTH = 96, 8
 """Candidates that are examined together at first, and how many times more each time after."""
 
@@ -39,9 +40,9 @@ class Pool:
         How many bounds kept out of the answer.
     """
 
-    variant: IntArray
-    work: IntArray
-    state: IntArray
+    variant: Int32Array
+    work: Int32Array
+    state: Int32Array
     bounds: FloatArray
     sure: BoolArray
     wave: int = FIRST
@@ -54,7 +55,7 @@ class Pool:
     def joined(cls, parts: Sequence[Pool], objectives: int) -> Pool:
         """All of several, in the order of their bounds; one of several objectives each over its least."""
         if not parts:
-            none = np.zeros(0, dtype=np.int64)
+            none = np.zeros(0, dtype=np.int32)
             return cls(none, none, none, np.zeros((0, objectives)), np.zeros(0, dtype=np.bool_))
         names = ("variant", "work", "state", "bounds", "sure")
         variant, work, state, bounds, sure = (np.concatenate([getattr(part, n) for part in parts]) for n in names)
@@ -63,6 +64,12 @@ class Pool:
             order = np.argsort((bounds / spans).sum(axis=1), kind="stable")
             variant, work, state, bounds, sure = (v[order] for v in (variant, work, state, bounds, sure))
         return cls(variant, work, state, bounds, sure)
+
+    def with_part(self, part: Pool) -> Pool:
+        """Both, in the order of their bounds; what is left out and how many come next stay as they are."""
+        found = Pool.joined([self, part], self.bounds.shape[1])
+        found.wave, found.left = self.wave, self.left
+        return found
 
     def open(self, ranking: Ranking[Timed]) -> tuple[IntArray, IntArray, IntArray]:
         """The next candidates that could belong to the answer; those that could not are counted and forgotten."""
@@ -76,31 +83,51 @@ class Pool:
             chosen[np.flatnonzero(self.sure[rows])[: self.wave // 2]] = True
         some, rest = rows[chosen], rows[~chosen]
         self.wave *= GROWTH
-        taken = self.variant[some], self.work[some], self.state[some]
+        variant, work, state = (np.asarray(v[some], dtype=np.int64) for v in (self.variant, self.work, self.state))
         self.variant, self.work, self.state = self.variant[rest], self.work[rest], self.state[rest]
         self.bounds, self.sure = self.bounds[rest], self.sure[rest]
-        return taken
+        return variant, work, state
 
 
-def pool_of(
-    variant: Variant, objectives: Sequence[Objective], limits: Sequence[Limit], capacity: float, dropped: dict[str, int]
-) -> Pool:
-    """The candidates of a workload whose bounds keep to the memory and to the limits; counts those that do not."""
+def pool_of(variant: Variant, examiner: Examiner, dropped: dict[str, int]) -> Pool:
+    """The candidates of a workload that could belong to the answer, by their bounds; counts those that could not.
+
+    An answer that is there already keeps rows of work out before their candidates are laid out, and candidates before
+    their memory is looked at: no objective is better for no bytes.
+    """
+    objectives, limits, ranking = examiner.objectives, examiner.limits, examiner.ranking
+    least = variant.screen.least_seconds()
+    every = np.arange(len(least))
+    open_ = ranking.open(_bounds(variant, objectives, every, np.zeros_like(every), least, np.zeros(len(least))))
+    out = variant.found.legal(every[~open_]) if not open_.all() else 0
+    dropped["bound"] = dropped.get("bound", 0) + out
     parts = []
-    for work, state in variant.found.chunks():
-        step, peak = variant.screened(work, state)
-        fits = peak <= capacity
+    for work, state in variant.found.chunks(every[open_]):
+        step = variant.screen.seconds(work, state)
+        may = ranking.open(_bounds(variant, objectives, work, state, step, np.zeros(len(work))))
+        _count(dropped, "bound", may)
+        work, state, step = work[may], state[may], step[may]
+        peak = variant.screen.peak_bytes(work, state)
+        fits = peak <= examiner.capacity
         _count(dropped, "memory", fits)
         work, state, step, peak = work[fits], state[fits], step[fits], peak[fits]
         for limit in limits:
             meets = limit.meets(limit.metric.of(candidates(variant, work, state, step, peak)))
             _count(dropped, limit.id, meets)
             work, state, step, peak = work[meets], state[meets], step[meets], peak[meets]
-        here = candidates(variant, work, state, step, peak)
-        bounds = np.stack([costs(one, one.of(here)) for one in objectives], axis=1)
-        number = np.full(len(work), variant.number)
-        parts.append(Pool(number, work, state, bounds, variant.screen.work.sure[work]))
+        bounds = _bounds(variant, objectives, work, state, step, peak)
+        number, sure = np.full(len(work), variant.number, dtype=np.int32), variant.screen.work.sure[work]
+        parts.append(Pool(number, work.astype(np.int32), state.astype(np.int32), bounds, sure))
     return Pool.joined(parts, len(objectives))
+
+
+def _bounds(
+    variant: Variant, objectives: Sequence[Objective], work: IntArray, state: IntArray, step: FloatArray,
+    peak: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """Bounds of the costs of candidates: ndarray (n, objectives)."""
+    here = candidates(variant, work, state, step, peak)
+    return np.stack([costs(one, one.of(here)) for one in objectives], axis=1)
 
 
 def candidates(variant: Variant, work: IntArray, state: IntArray, step: FloatArray, peak: FloatArray) -> Candidates:

@@ -90,11 +90,11 @@ def search(
     pool, considered, dropped, found = _screened(
         model, cluster, variants(space, workload), space, constraints, examiner
     )
-    tell(f"{considered:,} candidates, {sum(v.found.pairs for v in found):,} legal, {len(pool):,} could fit")
     if not found:
         near = closest(space, model, cluster, workload, constraints)
         raise illegal(model, workload, cluster, considered, near)
-    screened = len(pool) + sum(dropped.get(name, 0) for name in ("memory", *(one.id for one in limits)))
+    screened = considered - sum(count for name, count in dropped.items() if name not in _screen_names(limits))
+    tell(f"{considered:,} candidates, {screened:,} legal, {len(pool) + examiner.sized:,} could be in the answer")
     while len(pool):
         examiner.examine(found, *pool.open(examiner.ranking))
     tried = extend(examiner, found, space.stages)
@@ -137,18 +137,24 @@ def _screened(
     constraints: Sequence[Constraint], examiner: Examiner,
 ) -> tuple[Pool, int, dict[str, int], list[Variant]]:  # fmt: skip
     """What could be in the answer of all workloads, how many were considered and what was dropped."""
-    considered, dropped, found, pools = 0, dict[str, int](), list[Variant](), []
+    considered, dropped, found = 0, dict[str, int](), list[Variant]()
+    pool = Pool.joined([], len(examiner.objectives))
     for _, laid, variant in variants_of(space, model, cluster, workloads, constraints):
         considered += laid.considered
         lost = laid.dropped
         if variant is not None:
-            variant = replace(variant, number=len(found))
-            part = pool_of(variant, examiner.objectives, examiner.limits, examiner.capacity, lost)
-            found.append(variant)
-            pools.append(part)
+            found.append(replace(variant, number=len(found)))
+            pool = pool.with_part(pool_of(found[-1], examiner, lost))
+            while len(pool) and len(examiner.ranking) < examiner.top and len(workloads) > 1:
+                examiner.examine(found, *pool.open(examiner.ranking))  # an answer keeps most of the next workload out
         for name, count in lost.items():
             dropped[name] = dropped.get(name, 0) + count
-    return Pool.joined(pools, len(examiner.objectives)), considered, dropped, found
+    return pool, considered, dropped, found
+
+
+def _screen_names(limits: Sequence[Limit]) -> set[str]:
+    """What the screen counts as dropped of legal candidates."""
+    return {"memory", "bound", *(limit.id for limit in limits)}
 
 
 def _rows(examiner: Examiner, timed: Sequence[Timed]) -> list[Row]:

@@ -95,22 +95,42 @@ class Survey:
         """Candidates that the rules of either table leave."""
         return int((np.diff(self.work_cell) * np.diff(self.state_cell)).sum())
 
-    def chunks(self, most: int = CHUNK) -> Iterator[tuple[IntArray, IntArray]]:
-        """Rows of work and of state of every legal candidate, about `most` at a time; counts what is dropped."""
-        works, states = np.diff(self.work_cell), np.diff(self.state_cell)
-        sizes = works * states
-        cells = np.flatnonzero(sizes)
-        if not len(cells):
+    def chunks(self, rows: IntArray | None = None, most: int = CHUNK) -> Iterator[tuple[IntArray, IntArray]]:
+        """Rows of work and of state of every legal candidate, about `most` at a time; counts what is dropped.
+
+        Parameters
+        ----------
+        rows : ndarray or None
+            Rows of work whose candidates are asked for, in their order; all unless given.
+        """
+        rows = np.arange(self.work_cell[-1]) if rows is None else rows
+        cell = np.searchsorted(self.work_cell, rows, side="right") - 1
+        each = np.diff(self.state_cell)[cell]  # states of every such row
+        rows, cell, each = rows[each > 0], cell[each > 0], each[each > 0]
+        if not len(rows):
             return
-        turn = (np.cumsum(sizes[cells]) - sizes[cells]) // most
-        for part in np.split(cells, np.flatnonzero(np.diff(turn)) + 1):
-            rows = np.concatenate([np.arange(self.work_cell[c], self.work_cell[c + 1]) for c in part])
-            each = np.repeat(states[part], works[part])  # states of every such row
-            work = np.repeat(rows, each)
-            begin = np.repeat(self.state_cell[part], works[part])
-            inside = np.arange(len(work)) - np.repeat(np.cumsum(each) - each, each)
-            state = np.repeat(begin, each) + inside
-            yield self._legal(work, state)
+        turn = (np.cumsum(each) - each) // most
+        for some in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(turn)) + 1):
+            times = each[some]
+            inside = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+            state = np.repeat(self.state_cell[cell[some]], times) + inside
+            yield self._legal(np.repeat(rows[some], times), state)
+
+    def legal(self, rows: IntArray) -> int:
+        """Legal candidates of rows of work, counted without laying them out; what is dropped is counted too."""
+        if len(self.crossed) > 1:  # which of several rules is the first to drop one is not known of their classes
+            return sum(len(work) for work, _ in self.chunks(rows))
+        cell = np.searchsorted(self.work_cell, rows, side="right") - 1
+        found = int(np.diff(self.state_cell)[cell].sum())
+        for id_, of_work, of_state, kept in self.crossed:
+            cells = np.repeat(np.arange(len(self.state_cell) - 1), np.diff(self.state_cell))
+            k = kept.shape[1]
+            counts = np.bincount(cells * k + of_state, minlength=(len(self.state_cell) - 1) * k).reshape(-1, k)
+            holds = int((counts[cell] * kept[of_work[rows]]).sum())
+            if holds < found:
+                self.dropped[id_] = self.dropped.get(id_, 0) + found - holds
+            found = holds
+        return found
 
     def of_work(self, rows: IntArray) -> tuple[IntArray, IntArray]:
         """Rows of work and of state of every legal candidate on these rows of work."""

@@ -59,6 +59,11 @@ class Screen:
         np.maximum(ready, w.forward_s[work] + reduced, out=ready)
         return np.asarray((ready + s.after_s[state] + self.sync_s) * (1.0 - SLACK))
 
+    def least_seconds(self) -> FloatArray:
+        """Least seconds of a step of all candidates of a row of work: ndarray (rows,)."""
+        after = float(self.state.after_s.min(initial=np.inf))
+        return np.asarray((self.work.pipeline_s + after + self.sync_s) * (1.0 - SLACK))
+
     def peak_bytes(self, work: IntArray, state: IntArray) -> FloatArray:
         """Least bytes of the fullest rank of candidates: ndarray (n,)."""
         w, s = self.work, self.state
