@@ -1,8 +1,9 @@
 """Layouts priced and sized a second on one core: Llama-3-70B on 4,096 H100, every legal layout of a wide space.
 
-Priced: every op, collective and node of the step, and the lower bound of the step time that a search ranks by.
-Sized: the peak bytes of every pipeline rank by category. Enumerating and checking the rules is counted too.
-The first pass of a process also plays the schedules' action lists (kept for later ones): its rate is printed apart.
+Priced: every op, collective and node of the step from full prices, and the lower bound of its time that a search
+ranks by, for every layout. Sized: the peak bytes, on the rank that needs most. Enumerating and checking the rules is
+counted too. The first pass of a process also plays the schedules' action lists (kept for later ones): its rate is
+printed apart.
 Run alone it prints the rates, and beside them the rate of exact step times (max-plus engine) of the fastest; under
 ``bench.py`` the whole process is timed, imports included.
 """
@@ -66,7 +67,7 @@ if __name__ == "__main__":
         count, seconds, groups = priced_and_sized()
         rates.append(count / seconds)
     median = statistics.median(rates)
-    about = f"{count:,} layouts, median of {runs}; first {rates[0]:,.0f}"
-    print(f"{median:,.0f} layouts priced and sized a second ({about})")
+    print(f"{median:,.0f} layouts priced and sized a second, one core ({count:,} layouts, median of {runs})")
+    print(f"{rates[0]:,.0f} a second in the first pass of the process")
     if runs > 1:
         print(f"{exact_rate(groups):,.0f} exact step times a second (the {EXACT} best of each of {len(groups)} graphs)")

@@ -22,6 +22,7 @@ from planner.layout import RESHARDS, SCHEDULES, LayoutBatch
 from planner.memory import MemoryEstimate, memory
 from planner.priced import PricedModel
 from planner.simulate.costs import CommPlan, StageCosts
+from planner.state import reduces_each
 from planner.step.data_parallel import (
     MAX_BUCKETS,
     DataParallelCosts,
@@ -134,11 +135,17 @@ class Group:
 
 
 def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[Shape]:
-    """Split positions `index` into runs that share (pp, vpp, schedule, ZeRO class, sharing, reshard, buckets)."""
+    """Split positions `index` into runs that share (pp, vpp, schedule, ZeRO class, sharing, reshard, buckets).
+
+    ZeRO-1 and ZeRO-2 are one class where their gradients are reduced alike: they differ in memory alone.
+    """
     sub = priced.layouts.take(index)
     experts = any(layer.is_moe for layer in priced.model.layers)
     sharing = ((sub.dp * sub.cp > 1) | ((sub.edp > 1) & experts)).astype(np.int64)
     zero = np.where(sharing == 1, sub.zero_stage, 0)
+    if not priced.preset.zero1_all_reduce:
+        each = np.asarray([reduces_each(priced.preset, pp, 2) for pp in (1, 2)])
+        zero = np.where((zero == 2) & ~each[np.minimum(sub.pp, 2) - 1], 1, zero)
     reshard = np.where(zero == 3, sub.reshard, 0)
     counts = bucket_counts(priced.model, priced.workload, sub, priced.preset)
     buckets = np.where((sharing == 1) & (zero < 3), counts, 1)
