@@ -79,7 +79,8 @@ class Kind:
 
     def memory(self) -> list[StageMemory]:
         """Of each pipeline rank, with what its own device has."""
-        return [stage_memory(piece.memory, piece.cluster)[rank] for rank, piece in enumerate(self.pieces)]
+        whole = {piece: stage_memory(piece.memory, piece.cluster) for piece in dict.fromkeys(self.pieces)}
+        return [whole[piece][rank] for rank, piece in enumerate(self.pieces)]
 
     def meeting(self, timing: Timing) -> float:
         """When its ranks are ready for the optimizer, the norm of the gradients included."""
@@ -117,16 +118,20 @@ def full_ranks(
 ) -> dict[int, float]:
     """Pipeline ranks that do not leave that share of their own device free, with what they need over what they may.
 
-    Nothing is timed for it.
+    Nothing is timed for it, and what is found on one kind of replica is told before others are sized.
     """
-    found: dict[int, float] = {}
     for each in arrangement.replicas:
-        for rank, piece in enumerate(pieces.of(arrangement, each, base)):
-            room = piece.cluster.device.memory_bytes * (1.0 - headroom)
-            need = float(piece.memory.peak_bytes[0, rank]) / room
-            if need > 1.0:
-                found[rank] = max(need, found.get(rank, 0.0))
-    return found
+        ranks = pieces.of(arrangement, each, base)
+        for sized in dict.fromkeys(ranks):
+            found: dict[int, float] = {}
+            for rank, piece in enumerate(ranks):
+                if piece is sized:
+                    room = piece.cluster.device.memory_bytes * (1.0 - headroom)
+                    need = float(piece.memory.peak_bytes[0, rank]) / room
+                    found |= {rank: need} if need > 1.0 else {}
+            if found:
+                return found
+    return {}
 
 
 def mixture(pieces: Pieces, arrangement: Arrangement, base: int | None = None) -> Mixture:
@@ -318,11 +323,12 @@ def _traffic(mix: Mixture) -> dict[str, LinkBytes]:
     sums: dict[str, list[float]] = {}
     for kind in mix.kinds:
         weight = kind.replicas.count * ranks / world
-        for piece in kind.pieces:
+        for piece in dict.fromkeys(kind.pieces):
+            times = weight * kind.pieces.count(piece)
             for phase, sent in link_traffic(piece.priced, piece.group, 0).items():
                 both = sums.setdefault(phase, [0.0, 0.0])
-                both[0] += weight * sent.intra_node
-                both[1] += weight * sent.inter_node
+                both[0] += times * sent.intra_node
+                both[1] += times * sent.inter_node
     far = {"pp_comm": sum(k.crossing.nbytes["pp_comm"] for k in mix.kinds),
            "dp_comm": max(k.crossing.nbytes["dp_comm"] for k in mix.kinds)}  # fmt: skip
     for phase, nbytes in far.items():

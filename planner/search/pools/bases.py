@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,14 +194,18 @@ def _even(priced: PricedModel, layer: FloatArray, first: FloatArray, last: Float
 def memory_of(pieces: Pieces, pool: int, degrees: Sequence[int]) -> FloatArray:
     """Bytes of the fullest rank with even stages and that many replicas on a fabric: ndarray (n, degrees).
 
-    Infinite where a batch has fewer micro-batches than replicas.
+    A long step is sized for all, so that few tables of moments serve: what has fewer than twice as many micro-batches
+    as stages may hold less, and is infinite here, as is what has no work for every replica.
     """
-    priced = pieces.base(pool)
+    base = pieces.base(pool)
+    # micro-batches of every base are a multiple of twice its stages: a schedule's steady state, which one table holds
+    rounds = lcm(*(2 * int(pp) for pp in np.unique(base.layouts.pp)), 8)
+    longest = 8 * rounds * lcm(*map(int, np.unique(base.layouts.mbs))) * lcm(*degrees)
+    priced = replace(base, workload=replace(base.workload, gbs=longest))
     n = len(priced.layouts)
     found = np.full((n, len(degrees)), np.inf)
     for column, dp in enumerate(degrees):
-        least = np.where(priced.layouts.vpp > 1, priced.layouts.pp, 1)
-        rows = np.flatnonzero(priced.layouts.mbs * dp * least <= priced.workload.gbs)
+        rows = np.flatnonzero(priced.layouts.mbs * dp * 2 * priced.layouts.pp <= base.workload.gbs)
         if not len(rows):
             continue
         layouts = replace(priced.layouts.take(rows), dp=np.full(len(rows), dp))

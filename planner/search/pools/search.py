@@ -33,8 +33,10 @@ from planner.search.result import Row, SearchResult
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Progress = Callable[[str], None]
-MOST_TIMED = 40
+MOST_TIMED = 30
 """Arrangements that are timed in all."""
+OF_A_POOL = 3
+"""Rows that a pool alone is asked for at first; all of them where these stand in the answer."""
 OF_EACH = 3
 """Best by estimate of every form that are timed before forms compete."""
 MARGIN = 1.1
@@ -91,7 +93,15 @@ def search_pools(
         Where nothing fits any pool or any joined pools; names what each lacks.
     """
     start = time.perf_counter()
-    results, refused = _alone(model, cluster, workload, space, asked, progress)
+    def alone(pool: int, rows: int) -> SearchResult:
+        from planner.search.search import search
+
+        return search(
+            model, subcluster(cluster, pool), workload, space, objective=asked.objectives, top=rows,
+            memory_headroom=asked.memory_headroom, constraints=asked.constraints, limits=asked.limits,
+        )  # fmt: skip
+
+    results, refused = _alone(cluster, alone, min(OF_A_POOL, asked.top), progress)
     dropped, forms, timed, lefts = dict[str, int](), list[Form](), list[Found](), list[float]()
     tried = 0
     for work in variants(space, workload):
@@ -109,8 +119,13 @@ def search_pools(
         _add(dropped, lost)
     candidates = sum(len(form) for form in forms)
     progress(f"{tried:,} layouts of a replica, {candidates:,} arrangements over pools, {len(timed)} timed exactly")
-    entries = [*_entries_alone(results, asked), *_entries(timed, asked)]
-    rows = _answer(entries, cluster, asked, dropped)
+    together = list(_entries(timed, asked))
+    rows = _answer([*_entries_alone(results, asked), *together], cluster, asked, dropped)
+    stand = {row.use.arrangement for row in rows if row.use is not None}
+    short = [i for i, r in results.items() if len(r.rows) < asked.top and _of_pool(r.rows[-1], i) in stand]
+    if short and asked.top > OF_A_POOL and len(asked.objectives) == 1:
+        results |= {i: alone(i, asked.top) for i in short}
+        rows = _answer([*_entries_alone(results, asked), *together], cluster, asked, dropped)
     if not rows:
         raise nothing_fits(model, cluster, workload, refused, candidates, dropped)
     for result in results.values():
@@ -151,18 +166,13 @@ def _mtokens(workload: Workload) -> float:
 
 
 def _alone(
-    model: ModelSpec, cluster: Cluster, workload: Workload, space: Space, asked: Asked, progress: Progress
+    cluster: Cluster, alone: Callable[[int, int], SearchResult], rows: int, progress: Progress
 ) -> tuple[dict[int, SearchResult], dict[int, str]]:
     """What each pool gives by itself, and why one gives nothing."""
-    from planner.search.search import search
-
     found, refused = {}, {}
     for i, pool in enumerate(cluster.pools):
         try:
-            found[i] = search(
-                model, subcluster(cluster, i), workload, space, objective=asked.objectives, top=asked.top,
-                memory_headroom=asked.memory_headroom, constraints=asked.constraints, limits=asked.limits,
-            )  # fmt: skip
+            found[i] = alone(i, rows)
             progress(f"{pool.label} alone: {found[i].rows[0].step.step_s.mid:.4g} s")
         except InfeasibleError as error:
             refused[i] = str(error)
@@ -227,11 +237,16 @@ def _cost(asked: Asked, row: Row) -> tuple[float, ...]:
     return tuple(one.value(row) if one.sense == "min" else -one.value(row) for one in asked.objectives)
 
 
+def _of_pool(row: Row, pool: int) -> Arrangement:
+    """A row of the search of one pool as an arrangement on the whole cluster."""
+    each = Replicas(row.layout.dp, (pool,) * row.layout.pp, row.microbatches)
+    return Arrangement(row.layout, (each,))
+
+
 def _entries_alone(results: dict[int, SearchResult], asked: Asked) -> Iterator[Entry]:
     for i, result in results.items():
         for row in result.rows:
-            each = Replicas(row.layout.dp, (i,) * row.layout.pp, row.microbatches)
-            arrangement = Arrangement(row.layout, (each,))
+            arrangement = _of_pool(row, i)
             usd = np.inf
             if row.step.usd_per_mtoken is not None:
                 usd = row.step.usd_per_mtoken * _mtokens(row.workload) / row.step.step_s.mid
