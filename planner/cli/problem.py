@@ -31,6 +31,8 @@ class Problem:
         Name of the scenario, or ``"search"``; files are named after it.
     limits : dict
         Constraints of the scenario, as the keywords of `planner.search.search`.
+    scenario : Scenario or None
+        What it was made of; its ranges are worked out anew for another model or cluster.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Problem:
     objective: str
     limits: dict[str, Any]
     top: int
+    scenario: Scenario | None = None
 
     def case(self, layout: Layout) -> Case:
         """One layout of this search."""
@@ -124,6 +127,7 @@ def problem_of_scenario(scenario: Scenario, cluster: Cluster | None = None) -> P
         objective=scenario.objective,
         limits=scenario.limits,
         top=scenario.top,
+        scenario=scenario,
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from hwmodels.errors import Fault, InputError
 from planner.cli import inputs
 from planner.cli import inputs_training as training
+from planner.cli.search_sweep import answered, with_sweeps
 
 if TYPE_CHECKING:
     from planner.cli.problem import Problem
@@ -32,7 +33,7 @@ RecomputeModules = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("search", help="Legal layouts of a model on a cluster, ranked.")(search)
+    app.command("search", help="Legal layouts of a model on a cluster, ranked.")(with_sweeps(search))
 
 Scenario = Annotated[str | None, typer.Argument(metavar="[SCENARIO]", help="A scenario YAML, or a shipped one.")]
 
@@ -115,7 +116,9 @@ def search(
 
 
 def answer(problem: Problem, out: Path | None, save: list[int], json: bool, place: int = 0) -> None:
-    """Search, write what is asked for, and print."""
+    """Search, write what is asked for, and print; or a sweep in its place."""
+    if answered(problem, out, json):
+        return
     _no_such_rows([number for number in save if not 1 <= number <= problem.top], problem.top)
     result = find(problem)
     if place:

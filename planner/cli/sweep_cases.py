@@ -126,7 +126,9 @@ def source_of_scenario(scenario: Scenario, name: str) -> Source:
 
 
 def source_of_problem(problem: Problem) -> Source:
-    """A search that options describe."""
+    """A search that options describe, on top of a scenario where one was given."""
+    if problem.scenario is not None:
+        return source_of_scenario(problem.scenario, problem.name)
 
     def build(**fields: Any) -> Problem:
         return replace(problem, **fields)

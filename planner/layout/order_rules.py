@@ -96,8 +96,8 @@ def _seated(b: LayoutBatch, _: RuleContext) -> BoolArray:
     """Whether placements name a GPU for every rank, each once."""
     ids, inverse = np.unique(np.asarray(b.placement), return_inverse=True)
     each = [split_of(int(number)) for number in ids]
-    sound = np.asarray([len(set(gpus)) == len(gpus) and min(gpus, default=0) >= 0 for gpus in each])
-    length = np.asarray([len(gpus) for gpus in each])
+    sound = np.asarray([len(set(gpus)) == len(gpus) and min(gpus, default=0) >= 0 for gpus in each], bool)
+    length = np.asarray([len(gpus) for gpus in each], np.int64)
     where = inverse.reshape(np.shape(b.placement))
     return np.asarray((b.placement == 0) | (sound[where] & (length[where] == b.world)))
 

@@ -118,3 +118,25 @@ def test_every_fault_of_every_file_is_said_before_anything_runs(call: Any, tmp_p
     assert found.code == 2 and "a.yaml" in found.err and "b.yaml" in found.err
     (tmp_path / "none").mkdir()
     assert call("sweep", str(tmp_path / "none")).code == 2
+
+
+def test_search_takes_the_same_options(call: Any, tmp_path: Path) -> None:
+    path = scenario(tmp_path, "one", more="constraints: {tp: '<=8'}")
+    words = ("--gpus", "8,16", "--zero-stage", "0,1", "--workers", "1", "--json")
+    swept_, plain = call("search", str(path), *words), call("search", str(path), "--zero-stage", "0,1", "--json")
+    cases = json.loads(swept_.out)["cases"]
+    assert swept_.code == 0 and [row["gpus"] for row in cases] == [8, 16]
+    assert cases[0]["best"] == json.loads(plain.out)["plans"][0]
+    assert not (tmp_path / "out").exists()  # nothing is kept unless --out says where
+
+
+def test_search_compares_what_options_describe(call: Any, tmp_path: Path) -> None:
+    words = ("--models", "tiny-llama,gpt2", "--clusters", "dgx-h100:1,dgx-a100", "--seq-len", "256", "--gbs", "64")
+    found = call("search", *words, "--mbs", "1", "--workers", "1", "--out", str(tmp_path / "out"), "--json")
+    cases = json.loads(found.out)["cases"]
+    assert [(row["model"], row["cluster"], row["gpus"]) for row in cases] == [
+        ("tiny-llama", "dgx-h100", 8), ("tiny-llama", "dgx-a100", 8), ("gpt2", "dgx-h100", 8), ("gpt2", "dgx-a100", 8),
+    ]  # fmt: skip
+    assert len(list((tmp_path / "out" / "cases").iterdir())) == 4
+    nothing = call("search", *words, "--mbs", "1", "--workers", "1", "--tp", "64", "--out", str(tmp_path / "out"))
+    assert nothing.code == 3 and "infeasible" in nothing.out
