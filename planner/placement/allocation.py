@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.network import Fabric
+from planner.layout import divisors
 
 _RANGE = re.compile(r"^(\d+)(?:-(\d+))?$")
 
@@ -72,8 +73,15 @@ class Allocation:
 
 
 def first_nodes(fabric: Fabric, ranks: int) -> Allocation:
-    """As many nodes from the first one as the ranks need."""
-    return Allocation(tuple(range(-(-ranks // fabric.gpus_per_node))))
+    """As many nodes from the first one as the ranks need; some more where that gives all of them as many ranks.
+
+    256 ranks on racks of 72 GPUs need four, and so do 64 on each; 40 on nodes of 16 need three, or four of 10. At least
+    half of the GPUs of a node are used.
+    """
+    gpus = fabric.gpus_per_node
+    need = -(-ranks // gpus)
+    even = [ranks // d for d in divisors(ranks, gpus) if 2 * d >= gpus and need <= ranks // d <= fabric.nodes]
+    return Allocation(tuple(range(min(even, default=need))))
 
 
 def parse_nodes(text: str) -> Allocation:

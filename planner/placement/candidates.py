@@ -90,10 +90,19 @@ def _cuts(limits: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def seated(place: IntArray, nodes: Sequence[int], gpus_per_node: int) -> IntArray:
-    """GPU of every rank from its place, nodes filled in the order given."""
-    each = np.asarray(nodes, dtype=np.int64)
-    return np.asarray(each[place // gpus_per_node] * gpus_per_node + place % gpus_per_node)
+def fills(ranks: int, gpus_per_node: int, nodes: int) -> list[int]:
+    """Ranks a node that may be worth while: all GPUs, and fewer where that many nodes are there and none is part full.
+
+    256 ranks on four racks of 72 GPUs: 72 a rack tear groups of 64 apart, 64 a rack do not.
+    """
+    even = [d for d in divisors(ranks, gpus_per_node - 1) if ranks // d <= nodes and ranks > gpus_per_node]
+    return [gpus_per_node, *(even[-1:] if ranks % gpus_per_node else [])]
+
+
+def seated(place: IntArray, nodes: Sequence[int], gpus_per_node: int, fill: int = 0) -> IntArray:
+    """GPU of every rank from its place, nodes filled in the order given with `fill` ranks each (all GPUs: 0)."""
+    each, held = np.asarray(nodes, dtype=np.int64), fill or gpus_per_node
+    return np.asarray(each[place // held] * gpus_per_node + place % held)
 
 
 def assignments(ranks: int, gpus_per_node: int, nodes: Sequence[int], leaf_span: int) -> Iterator[tuple[int, ...]]:

@@ -135,9 +135,14 @@ class _Search:
     def __init__(self, cluster: Cluster, wanted: tuple[Demand, ...], layout: Layout, have: Allocation) -> None:
         self.fabric, self.wanted, self.layout, self.have = cluster.fabric, wanted, layout, have
         self.each = self.fabric.gpus_per_node
-        self.count = -(-layout.world // self.each)
+        self.fill = self.each
         self.seen: dict[bytes, float] = {}
         self.budget = max(WORK // layout.world, 60)
+
+    @property
+    def count(self) -> int:
+        """Nodes that the ranks need, so many on each."""
+        return -(-self.layout.world // self.fill)
 
     def measured(self, gpus: IntArray) -> float:
         """Seconds of the traffic on its links."""
@@ -154,7 +159,10 @@ class _Search:
             every = candidates.assignments(self.layout.world, self.each, sorted(nodes), self.fabric.leaf_span)
             found = [np.asarray(gpus, dtype=np.int64) for gpus in every]
             return self._best(default, [*stated, *self._whole(nodes), *found], 2 * MOST_EXACT), True
-        found = [*stated, *self._whole(nodes), *self._cut()]
+        found = list(stated)
+        for fill in candidates.fills(self.layout.world, self.each, len(self.have.nodes)):
+            self.fill = fill
+            found += [*self._whole(self.have.of(self.count, self.fabric, 1)), *self._cut()]
         best = min(found, key=self.measured)
         return self._best(default, [*found, self._exchanged(best)], FINALISTS), False
 
@@ -183,11 +191,11 @@ class _Search:
         return [self._seat(each, sequence) for each in digits for sequence in sequences]
 
     def _seat(self, digits: candidates.Digits, nodes: Sequence[int]) -> IntArray:
-        return candidates.seated(candidates.positions(self.layout, digits), nodes, self.each)
+        return candidates.seated(candidates.positions(self.layout, digits), nodes, self.each, self.fill)
 
     def _cut(self) -> list[IntArray]:
         """Axes cut at the node, then at the leaf, then the rest in every order."""
-        inside = gcd(self.each, self.layout.world)
+        inside = gcd(self.fill, self.layout.world)
         plain = self.have.of(self.count, self.fabric, 1)
         begun = self._kept(candidates.blocks(self.layout, (), inside), plain)
         found = [self._seat(candidates.filled(self.layout, digits), plain) for digits in begun]

@@ -89,11 +89,12 @@ def in_order(layout: Layout, order: str, gpus: IntArray) -> IntArray:
 
 
 def node_sequence(gpus: IntArray, gpus_per_node: int) -> tuple[int, ...] | None:
-    """Nodes in the order in which ranks fill them GPU by GPU; None where they do not."""
+    """Nodes in the order in which ranks fill them GPU by GPU, as many on each; None where they do not."""
     node, gpu = np.divmod(gpus, gpus_per_node)
-    first = np.arange(0, len(gpus), gpus_per_node)
-    same = np.array_equal(gpu, np.arange(len(gpus)) % gpus_per_node)
-    if not same or not np.array_equal(node, np.repeat(node[first], gpus_per_node)[: len(gpus)]):
+    held = int(np.argmax(node != node[0])) or len(gpus)
+    first = np.arange(0, len(gpus), held)
+    same = np.array_equal(gpu, np.arange(len(gpus)) % held)
+    if not same or not np.array_equal(node, np.repeat(node[first], held)[: len(gpus)]):
         return None
     return tuple(int(n) for n in node[first])
 
@@ -129,7 +130,11 @@ def told(placed: Placed, model: ModelSpec, workload: Workload, cluster: Cluster)
         if hosts is not None and not faults(other, context):
             plain = np.array_equal(gpus, np.arange(cluster.n_ranks))
             seats = () if plain else tuple(int(gpu) for gpu in gpus)
-            return Told(replace(other, placement=seats), hosts, order_flags(other, preset.name, preset.orders))
+            held = layout.world // len(hosts)
+            fewer = held < min(cluster.gpus_per_node, layout.world)
+            partly = (f"{held} ranks a node (torchrun --nproc-per-node {held})",) if fewer else ()
+            flags = (*order_flags(other, preset.name, preset.orders), *partly)
+            return Told(replace(other, placement=seats), hosts, flags)
     flags = (*order_flags(layout, preset.name, preset.orders), "each rank on the GPU of its line (rank map)")
     return Told(layout, (), flags)
 

@@ -136,6 +136,19 @@ def test_ranks_that_lie_as_another_order_has_them_are_told_as_that_order() -> No
     assert rank_lines(said, have, 8)[:4] == ["0\talpha\t0", "1\talpha\t2", "2\talpha\t1", "3\talpha\t3"]
 
 
+def test_racks_that_groups_do_not_fill_are_left_part_empty() -> None:
+    # 16 ranks in order fill two of three nodes of 6 and tear a group of 4 apart; 4 on each of four nodes do not
+    assert cut.fills(24, 6, 6) == [6] and cut.fills(256, 72, 4) == [72, 64]
+    assert cut.fills(16, 6, 3) == [6] and cut.fills(16, 6, 4) == [6, 4]
+    layout, odd = Layout(tp=4, sp=1, dp=4, zero_stage=1), cluster(4, 6)
+    assert first_nodes(odd.fabric, 16).nodes == (0, 1, 2, 3)
+    placed = place(MODEL, odd, replace(WORK, gbs=64), layout)
+    assert placed.step_s < placed.ordered_step_s
+    assert {row.axis: row.where for row in axis_rows(placed, odd.fabric)}["tp"] == "inside nvlink"
+    said = told(placed, MODEL, replace(WORK, gbs=64), odd)
+    assert said.hosts == (0, 1, 2, 3) and said.flags == ("4 ranks a node (torchrun --nproc-per-node 4)",)
+
+
 def test_nodes_are_read_from_text_and_files(tmp_path: object) -> None:
     assert parse_nodes("0-2,8").nodes == (0, 1, 2, 8)
     path = tmp_path / "nodes"  # type: ignore[operator]
