@@ -84,6 +84,9 @@ def moments(schedule: str, pp: int, microbatches: int, vpp: int) -> tuple[Moment
     return tuple(moments_of_rank(schedule, pp, microbatches, vpp, rank) for rank in range(pp))
 
 
+_NUMBER = {kind: i for i, kind in enumerate(Kind)}
+
+
 def _of_rank(plan: Schedule, order: Sequence[Action], pp: int, vpp: int) -> Moments:
     """Play a rank's list and note what it holds while each action runs.
 
@@ -91,45 +94,47 @@ def _of_rank(plan: Schedule, order: Sequence[Action], pp: int, vpp: int) -> Mome
     the two: before it the logits are not there, after its backward they are gone.
     """
     chunks, length = plan.chunks(vpp), pp * vpp
-    now = [0] * (2 * chunks + 1)
-    seen: dict[tuple[int, bool], set[tuple[int, ...]]] = {}
-
-    def note(action: str, *, runs: bool = True) -> None:
-        seen.setdefault((ACTIONS.index(action), runs), set()).add(tuple(now))
-
-    for action in order:
-        chunk, last = plan.chunk_of(action.stage, pp), plan.layers_of(action.stage, pp, vpp) == length - 1
-        if action.kind is Kind.FORWARD:
-            now[chunk] += 1
-            note("forward")
-            if last:
-                now[-1] += 1
-                note("loss")
-        elif action.kind is Kind.BACKWARD_WEIGHT:
-            note("backward", runs=False)
-            now[chunks + chunk] -= 1
-        else:
-            if last:
-                note("loss backward")
-                now[-1] -= 1
-            note("backward")
-            now[chunk] -= 1
-            now[chunks + chunk] += action.kind is Kind.BACKWARD_INPUT
-    kept = [(row, *key) for key, rows in seen.items() for row in _largest(rows)]
+    every = range(plan.n_stages(pp, vpp))
+    stage = np.asarray([action.stage for action in order])
+    chunk = np.asarray([plan.chunk_of(s, pp) for s in every])[stage]
+    last = np.asarray([plan.layers_of(s, pp, vpp) == length - 1 for s in every])[stage]
+    number = np.asarray([_NUMBER[action.kind] for action in order])
+    kinds = (Kind.FORWARD, Kind.BACKWARD_WEIGHT, Kind.BACKWARD_INPUT)
+    forward, weight, input_alone = (number == _NUMBER[kind] for kind in kinds)
+    backward = ~(forward | weight)
+    one = np.eye(2 * chunks + 1, dtype=np.int64)
+    saved, waiting, loss = one[chunk], one[chunks + chunk], last[:, None] * one[-1]
+    change = forward[:, None] * (saved + loss) - weight[:, None] * waiting
+    change += input_alone[:, None] * waiting - backward[:, None] * (saved + loss)
+    before = np.cumsum(change, axis=0) - change
+    noted = (
+        ("forward", True, (before + saved)[forward]),
+        ("loss", True, (before + saved + loss)[forward & last]),
+        ("loss backward", True, before[backward & last]),
+        ("backward", True, (before - loss)[backward]),
+        ("backward", False, before[weight]),
+    )
+    kept = [(ACTIONS.index(action), runs, _largest(rows)) for action, runs, rows in noted if len(rows)]
+    counts = [len(rows) for _, _, rows in kept]
     return Moments(
-        np.asarray([row for row, _, _ in kept], dtype=np.float64),
-        np.asarray([action for _, action, _ in kept], dtype=np.int64),
-        np.asarray([runs for _, _, runs in kept], dtype=np.bool_),
+        np.concatenate([rows for _, _, rows in kept]).astype(np.float64),
+        np.repeat([action for action, _, _ in kept], counts),
+        np.repeat([runs for _, runs, _ in kept], counts),
     )
 
 
-def _largest(rows: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Rows that no other one equals or exceeds in every column, sorted."""
-    kept: list[tuple[int, ...]] = []
-    for one in sorted(rows, key=lambda row: (-sum(row), row)):
-        if not any(all(a >= b for a, b in zip(other, one, strict=True)) for other in kept):
-            kept.append(one)
-    return sorted(kept)
+def _largest(rows: IntArray) -> IntArray:
+    """Rows that no other one equals or exceeds in every column, each once, sorted."""
+    unique = np.asarray(sorted(set(map(tuple, rows.tolist()))))
+    kept = np.ones(len(unique), dtype=np.bool_)
+    for begin in range(0, len(unique), _TOGETHER):
+        some = unique[begin : begin + _TOGETHER]
+        kept[begin : begin + _TOGETHER] = (unique[:, None] >= some[None]).all(axis=2).sum(axis=0) == 1  # itself alone
+    return np.asarray(unique[kept])
+
+
+_TOGETHER = 256
+"""Rows that are held against all others at a time, which bounds the memory that it takes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
