@@ -40,7 +40,7 @@ from planner.model.spec import ModelSpec, Moe
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
 from planner.scenario_file import MAX, NAMED, Limit, RunFile, ScenarioFile, Span, near
-from planner.search.space import STAGES, Space, default_ranges
+from planner.search.space import OF_WORKLOAD, STAGES, Space, default_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,9 @@ class Scenario:
         """
         where = cluster or self.cluster
         widest = _widest(self.model, where, self.workload)
-        explicit = {name: _values(value, widest[name]) for name, value in self.ranges.items()}
+        explicit = {
+            name: value if name in OF_WORKLOAD else _values(value, widest[name]) for name, value in self.ranges.items()
+        }
         usual = default_ranges(Space.of(explicit), self.model, where, self.workload)
         found: dict[str, tuple[Any, ...]] = dict(explicit)
         for name, allowed in self.constraints.items():

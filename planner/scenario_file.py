@@ -118,6 +118,20 @@ def _words(known: tuple[str, ...]) -> Callable[[Any], Any]:
     return check
 
 
+def _varied(value: Any) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Switches to vary: a mapping of names to a value or a list of them."""
+    if not isinstance(value, dict):
+        fix = "{overlap_grad_reduce: [true, false]}"
+        raise RefusedError(f"value {value!r}", "switches are a mapping of names to the values to try", fix)
+    found = []
+    for name, words in value.items():
+        each = words if isinstance(words, list) else [words]
+        if not each:
+            raise RefusedError(f"no value for {name!r}", "there is nothing to search", f"{name}: [true, false]")
+        found.append((str(name), tuple(dict.fromkeys(word for one in each for _, word in _switches({name: one})))))
+    return tuple(found)
+
+
 def _module_sets(value: Any) -> tuple[str, ...]:
     """Sets of recomputed modules, each as words with plus signs between: a list, or one."""
     items = value if isinstance(value, list) else [value]
@@ -180,6 +194,8 @@ Reshard = Annotated[Any, PlainValidator(_words(RESHARDS))]
 Order = Annotated[Any, PlainValidator(_words(SEARCHED_ORDERS))]
 StageWord = Annotated[Any, PlainValidator(_words(STAGES))]
 OrderName = Annotated[Any, PlainValidator(_words(ORDERS))]
+Precisions = Annotated[Any, PlainValidator(_words(PRECISIONS))]
+Varied = Annotated[Any, PlainValidator(_varied, json_schema_input_type=dict[str, Any])]
 Count = Annotated[int, Field(strict=True, ge=1)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -274,6 +290,8 @@ class SearchFile(Strict):
     reshard: Reshard = None
     order: Order = None
     stages: StageWord = None
+    precision: Precisions = None
+    switches: Varied = None
     top: Count = 10
 
 

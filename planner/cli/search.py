@@ -44,7 +44,9 @@ def search(
     cluster: inputs.ClusterName = None,
     seq_len: inputs.SeqLen = None,
     gbs: inputs.Gbs = None,
-    precision: inputs.MaybePrecision = None,
+    precision: Annotated[
+        str | None, typer.Option("--precision", metavar="NAME,...", help="bf16 (default), or several to try.")
+    ] = None,
     optimizer: inputs.MaybeOptimizer = None,
     framework: inputs.MaybeFramework = None,
     kind: training.Kind = None,
@@ -53,6 +55,10 @@ def search(
     grad_dtype: training.GradDtype = None,
     main_dtype: training.MainDtype = None,
     switch: training.Switch = None,
+    vary_switch: Annotated[
+        list[str] | None,
+        typer.Option("--vary-switch", metavar="NAME=A,B", help="Try these values of a switch (repeatable)."),
+    ] = None,
     routing: training.RoutingText = None,
     mtp: training.Mtp = None,
     flops: training.Flops = None,
@@ -108,11 +114,13 @@ def search(
         "offload_activations": offload_activations,
         "cp_kind": cp_kind, "cp_ulysses": cp_ulysses, "reshard": reshard, "order": order, "stages": stages,
     }  # fmt: skip
+    varied, precision = varied_of(precision, vary_switch)
     stated = {
         "seq_len": seq_len, "gbs": gbs, "precision": precision, "optimizer": optimizer, "framework": framework,
         **training.stated(kind, lora, documents, grad_dtype, main_dtype, switch, routing, mtp, flops, images),
     }  # fmt: skip
-    answer(problem_of(scenario, model, cluster, stated, space_of(space), objective, top), out, save or [], json, place)
+    ranges = space_of(space) | varied
+    answer(problem_of(scenario, model, cluster, stated, ranges, objective, top), out, save or [], json, place)
 
 
 def answer(problem: Problem, out: Path | None, save: list[int], json: bool, place: int = 0) -> None:
@@ -136,6 +144,31 @@ def answer(problem: Problem, out: Path | None, save: list[int], json: bool, plac
         from planner.cli.output import note
 
         note("written: " + ", ".join(map(str, files)))
+
+
+def varied_of(precision: str | None, switches: list[str] | None) -> tuple[dict[str, Any], str | None]:
+    """Ranges of precisions and switches that were given, and the one precision of the workload.
+
+    Raises
+    ------
+    InputError
+        Where a switch to vary has no values.
+    """
+    found: dict[str, Any] = {}
+    names = [part.strip() for part in (precision or "").split(",")]
+    if len(names) > 1:
+        found["precision"], precision = tuple(dict.fromkeys(names)), names[0]
+    faults, varied = [], {}
+    for text in switches or []:
+        name, _, words = text.partition("=")
+        values = tuple(word.strip() for word in words.split(",") if word.strip())
+        if not values:
+            why = "a name and the values to try"
+            faults.append(Fault(f"{text!r} names no values", "--vary-switch", why, f"--vary-switch {name}=true,false"))
+        varied[name.strip()] = values
+    if faults:
+        raise InputError(faults)
+    return (found | {"switches": varied} if varied else found), precision
 
 
 def space_of(options: dict[str, str | None]) -> dict[str, tuple[Any, ...]]:

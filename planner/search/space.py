@@ -23,10 +23,21 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search.axes import CELL, STATE, WORK, Axis, axes_of
 from planner.search.objective_base import Constraint
-from planner.search.ranges import ANY_ORDER, MAX_MBS, MAX_VPP, OFFLOADS, STAGES, Space, default_ranges, variants
+from planner.search.ranges import (
+    ANY_ORDER,
+    MAX_MBS,
+    MAX_VPP,
+    OF_WORKLOAD,
+    OFFLOADS,
+    STAGES,
+    Space,
+    default_ranges,
+    variants,
+)
 
 __all__ = [
-    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "STAGES", "Enumerated", "Space", "Survey", "default_ranges",
+    "ANY_ORDER", "MAX_MBS", "MAX_VPP", "OFFLOADS", "OF_WORKLOAD", "STAGES", "Enumerated", "Space", "Survey",
+    "default_ranges",
     "enumerate_layouts", "survey", "variants",
 ]  # fmt: skip
 IntArray = NDArray[np.int64]
@@ -51,6 +62,8 @@ class Test:
     def holds(self, batch: LayoutBatch, context: RuleContext) -> BoolArray | None:
         """True where layouts keep it, found on the distinct combinations of what it reads; None: all keep it."""
         n = len(batch)
+        if not n:
+            return None
         inverse = None
         if n > FEW:
             first, inverse = batch.distinct([name for name in FIELDS if name in self.reads])

@@ -43,6 +43,11 @@ def refused(folder: Path, text: str, *expected: str) -> InputError:
 # name -> (ranks, parameters as in tests/planner/model/test_counts.py, seq_len, gbs)
 SHIPPED = {
     "gpt3-175b-1024xa100": (1024, 174_615_846_912, 2048, 1536),
+    "gpt3-175b-4096xa100": (4096, 174_615_846_912, 2048, 1536),
+    "gpt3-175b-4096xa100-open": (4096, 174_615_846_912, 2048, 1536),
+    # 128 layers of 2 x 8192^2 + 2 x 8192 x 1024 (attention), 256 x 3 x 8192 x 2560 (experts), 8192 x 256 (router) and
+    # 2 x 8192 (norms); twice 131072 x 8192, and the last norm
+    "moe-2t-131072xgb200": (131_072, 2_083_329_679_360, 8192, 16_384),
     "llama3-70b-128xh100": (128, 70_553_706_496, 8192, 512),
     "llama3-70b-lora-8xh200": (8, 70_553_706_496, 8192, 8),
     "llama3.1-405b-16384xh100": (16384, 405_853_388_800, 8192, 2048),
@@ -243,7 +248,7 @@ def test_every_fault_comes_at_once_with_file_line_and_key(tmp_path: Path) -> Non
         objective: fastest
         run: {execute: "yes"}
         """,
-        "s.yaml:2: modle: unknown key 'modle'. Try: did you mean model?",
+        "s.yaml:2: modle: unknown key 'modle'. Try: did you mean model",
         "s.yaml:3: model: no model named 'lama-3-70b'",
         "s.yaml:4: cluster: ",
         "s.yaml:5: workload.seq_len: value '8192'",
