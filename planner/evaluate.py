@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hwmodels import host as hosts
 from hwmodels.cluster import Cluster
+from hwmodels.distinct import distinct
 from hwmodels.kernels.formats import format_of
 from hwmodels.units import format_bytes
 from planner import power
@@ -44,7 +45,7 @@ def exact_seconds(group: Group, positions: IntArray) -> FloatArray:
     """Step seconds of the layouts at `positions` of a group, timed by the max-plus engine."""
     result = np.empty(len(positions))
     counts = group.microbatches[positions]
-    for m in np.unique(counts):
+    for m in distinct(counts):
         chosen = counts == m
         dag = build_dag(group.schedule, group.pp, int(m), group.vpp, group.comm)
         result[chosen] = step_seconds(dag, durations(dag, group.durations.costs(positions[chosen])))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
+from hwmodels.distinct import distinct
 from hwmodels.records import dataclass
 from planner.evaluate import bounds, detail, exact_seconds
 from planner.layout import LayoutBatch
@@ -85,7 +86,7 @@ class Examiner:
     def examine(self, variants: Sequence[Variant], variant: IntArray, work: IntArray, state: IntArray) -> None:
         """Size candidates, price those that fit, and time those whose bounds allow a place in the answer."""
         found: list[_Priced] = []
-        for number in np.unique(variant):
+        for number in distinct(variant):
             mine = variant == number
             one, rows = variants[int(number)], zip(work[mine].tolist(), state[mine].tolist(), strict=True)
             found += self._price(one.of(work[mine], state[mine]), [(one.number, *pair) for pair in rows])
@@ -130,7 +131,7 @@ class Examiner:
             full = len(self.ranking) >= self.top
             wave = order[owner[order] == owner[order[0]]][:MANY] if full else order[:WAVE]
             order = order[~np.isin(order, wave)]
-            for i in np.unique(owner[wave]):
+            for i in distinct(owner[wave]):
                 self._exact(found[int(i)], inside[wave[owner[wave] == i]])
 
     def _exact(self, part: _Priced, positions: IntArray) -> None:

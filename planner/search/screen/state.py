@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.distinct import distinct
 from hwmodels.records import dataclass
 from planner.elements import BlockElements, Elements, StageElements
 from planner.layout import RESHARDS, LayoutBatch
@@ -157,7 +158,7 @@ def _seconds(
     order = np.argsort(stage, kind="stable")
     axes, place = Axes(few.take(order), priced.cluster), np.argsort(order)
     moved = {name: np.zeros((len(first), RANKS)) for name in ("reduce", "gather", "unshard")}
-    for zero in map(int, np.unique(stage)):
+    for zero in map(int, distinct(stage)):
         rows = np.flatnonzero(stage == zero)
         here = slice(int(place[rows[0]]), int(place[rows[-1]]) + 1)
         wide = [np.asarray(shard[first[rows]], dtype=np.float64)[:, None] for shard in shards]

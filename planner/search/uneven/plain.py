@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.distinct import distinct
 from planner.layout import SCHEDULES, is_even, split_id
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
@@ -42,7 +43,7 @@ def with_balanced_stages(priced: PricedModel) -> PricedModel:
     keys = np.stack([priced.inverse[chosen], policy[chosen], stages[chosen]], axis=1)
     unique, back = np.unique(keys, axis=0, return_inverse=True)
     found = np.zeros(len(unique), dtype=np.int64)
-    for count in np.unique(unique[:, 2]):
+    for count in distinct(unique[:, 2]):
         rows = np.flatnonzero(unique[:, 2] == count)
         for begin in range(0, len(rows), AT_ONCE):
             some = rows[begin : begin + AT_ONCE]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.distinct import distinct
 from planner.layout import split_id
 from planner.layout.recompute import BLOCK
 from planner.model.spec import DecoderLayer, ModelSpec
@@ -61,7 +62,7 @@ class Room:
 
     def size(self, asked: IntArray) -> bool:
         """Size those windows of `asked` that were not yet; whether there were any."""
-        new = [int(w) for w in np.unique(asked) if w >= 0 and not self.sized[w]]
+        new = [int(w) for w in distinct(asked) if w >= 0 and not self.sized[w]]
         for window in new:
             self.need[:, :, window] = self._least(self.windows[window])
             self.sized[window] = True
