@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from hwmodels import collectives
 from hwmodels.cluster import Cluster
+from hwmodels.network import Link
 from hwmodels.pools import bridge, island, pool_link, subcluster
 from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
@@ -41,6 +42,8 @@ from planner.step.single import Single
 from planner.vocabulary import padded_vocab
 
 FloatArray = NDArray[np.float64]
+STAND_IN = Link("none", "ethernet", 1e9, 0.0, "stands for a network that is not there", "fat-tree")
+"""Between the node of a pool that has no network and ranks that lie in other pools."""
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +136,15 @@ class Pieces:
         """Devices of one pool on all nodes of the fabric that it lies on, and on more where `ranks` need them."""
         home, each = island(self.cluster, pool), self.cluster.pools[pool].gpus_per_node
         nodes = sum(p.nodes for i, p in enumerate(self.cluster.pools) if island(self.cluster, i) == home)
-        return subcluster(self.cluster, pool, max(nodes, -(-ranks // each)))
+        wanted = max(nodes, -(-ranks // each))
+        fabric = self.cluster.pools[pool].fabric or self.cluster.fabric
+        if wanted == 1 or fabric.inter is not None:
+            return subcluster(self.cluster, pool, wanted)
+        # One node has no network. Only ranks that lie elsewhere would be reached over one, and what they exchange is
+        # priced on the links between pools; a stand-in without latency lets the rest be laid out.
+        here = subcluster(self.cluster, pool, nodes)
+        joined_up = replace(here.fabric, nodes=wanted, inter=STAND_IN, ports_per_node=1, topology="fat-tree")
+        return replace(here, pools=(replace(here.pools[0], nodes=wanted),), fabric=joined_up)
 
     def of(self, arrangement: Arrangement, each: Replicas, base: int | None = None) -> list[Piece]:
         """The piece that every pipeline rank of one kind of replica is taken from."""
@@ -192,7 +203,7 @@ def crossed(
     usd = 0.0
     costs = one.costs
     if len(set(home)) > 1:
-        onward, back, sent, paid = _sends(cluster, layout, each, ranks)
+        onward, back, sent, paid = _sends(cluster, arrangement, each, ranks)
         costs = replace(
             costs, send_forward_s=np.where(onward > 0, onward, costs.send_forward_s),
             send_backward_s=np.where(back > 0, back, costs.send_backward_s),
@@ -219,12 +230,14 @@ def _shape(ranks: int, nodes: int, stride: int) -> GroupShape:
 
 
 def _sends(
-    cluster: Cluster, layout: Layout, each: Replicas, ranks: Sequence[Piece]
+    cluster: Cluster, arrangement: Arrangement, each: Replicas, ranks: Sequence[Piece]
 ) -> tuple[FloatArray, FloatArray, float, float]:
     """Seconds of the hops between fabrics out of every virtual stage, forward and back; bytes; dollars.
 
     Every such hop of the pipeline is in use at the same time, and shares the link with those of the same direction.
+    Hops inside a pool that has one node stay in it, wherever a uniform layout would have put the two ranks.
     """
+    layout, nodes = arrangement.layout, arrangement.nodes(cluster)
     plan = get_schedule(layout.schedule)
     pp, length = layout.pp, layout.pp * layout.vpp
     forward, back = (np.zeros((1, pp, plan.chunks(layout.vpp))) for _ in range(2))
@@ -233,7 +246,8 @@ def _sends(
     far = [hop for hop in hops if island(cluster, each.pools[hop[1]]) != island(cluster, each.pools[hop[2]])]
     nbytes = usd = 0.0
     runs = each.count * each.microbatches / plan.directions
-    for s, here, there in far:
+    near = [hop for hop in hops if each.pools[hop[1]] == each.pools[hop[2]] and nodes[each.pools[hop[1]]] == 1]
+    for s, here, there in (*far, *(hop for hop in near if hop[1] != hop[2])):
         ends = each.pools[here], each.pools[there]
         beside = sum((each.pools[a], each.pools[b]) == ends for _, a, b in far)
         flows = layout.tp * layout.cp * each.count * beside
@@ -241,13 +255,15 @@ def _sends(
         boundary = float(np.broadcast_to(piece.priced.lowered.boundary_bytes, _rows(piece))[piece.priced.inverse[0]])
         shares = piece.priced.preset.scatter_gather_p2p and not layout.sp and layout.tp > 1
         sent = boundary / (layout.tp if shares else 1)
-        seconds = float(collectives.seconds(bridge(cluster, ends, flows), "send_recv", sent, _shape(1, 2, flows)).mid)
+        way = bridge(cluster, ends, flows) if beside else piece.cluster.fabric
+        shape = _shape(1, 2, flows) if beside else _shape(2, 1, 1)
+        seconds = float(collectives.seconds(way, "send_recv", sent, shape).mid)
         onward, backward = seconds, seconds
         if shares:  # pieces come together in the receiver's pool
             onward, backward = (seconds + _gathered(ranks[receiver], boundary) for receiver in (there, here))
         forward[0, here, plan.chunk_of(s, pp)] = onward
         back[0, there, plan.chunk_of(s + 1, pp)] = backward
-        amount = 2.0 * sent * layout.tp * layout.cp * runs
+        amount = 2.0 * sent * layout.tp * layout.cp * runs if beside else 0.0
         nbytes += amount
         usd += amount / 1e9 * _usd_per_gb(cluster, *ends)
     return forward, back, nbytes, usd

@@ -139,6 +139,26 @@ def test_both_engines_agree_on_an_arrangement() -> None:
             assert sum(row.values()) == pytest.approx(step.step_s.mid, rel=1e-9)
 
 
+def test_a_pool_of_one_node_needs_no_network_of_its_own() -> None:
+    """Stages in one node send over NVLink, however far apart a uniform layout would put them."""
+    text = ISLANDS.replace("nodes: 2", "nodes: 1").replace(
+        "{intra_node: nvlink3, inter_node: {link: infiniband-hdr, ports_per_node: 8}}", "{intra_node: nvlink3}"
+    )
+    cluster, layout = clusters.parse(text, "x.yaml"), Layout(tp=2, sp=1, pp=6)
+    priced = mixed.mixture(mixed.Pieces(MODEL, cluster, WORK), Arrangement(layout, (
+        Replicas(1, (1, 1, 1, 0, 0, 0), 64),)))  # fmt: skip
+    sends = priced.kinds[0].costs.send_forward_s[0, :, 0]
+    boundary = 4096 * MODEL.hidden * 2 / 2  # bytes that each of two sequence-parallel ranks sends
+    # 300 GB/s of NVLink 3 in a direction, within a factor of three for a pair; 50 GB/s for two ranks, and 1 ms, between
+    for stage in (0, 1):
+        assert boundary / 300e9 < sends[stage] < 3 * boundary / 300e9
+    assert sends[2] > 1e-3 + boundary / 25e9
+    assert all(boundary / 450e9 < sends[stage] < 3 * boundary / 450e9 for stage in (3, 4))
+    with pytest.raises(InputError, match="nothing joins"):
+        mixed.predict(MODEL, replace(cluster, links=()), WORK, Arrangement(layout, (
+            Replicas(1, (1, 1, 1, 0, 0, 0), 64),)))  # fmt: skip
+
+
 def test_what_pools_cannot_do_is_said_once_with_a_way_out() -> None:
     cluster, layout = islands(), Layout(tp=8, sp=1, pp=2, dp=4)
     with pytest.raises(InputError) as caught:
