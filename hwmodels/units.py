@@ -117,6 +117,40 @@ def parse_power(text: object) -> float:
     raise _unknown(text, "power", unit, "700W")
 
 
+_COUNTS = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNT = re.compile(r"^\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*$")
+_GRID = re.compile(r"^\s*(\d+\.?\d*(?:[eE][+-]?\d+)?)\s*(kg|g)(?:\s*CO2)?\s*/\s*kWh\s*$")
+
+
+def parse_count(text: object, what: str = "number") -> float:
+    """A count such as ``"15T"``, ``"300B"``, ``"1.5e12"`` or a bare number, which is not ambiguous here.
+
+    Raises
+    ------
+    InputError
+        For anything else, and for nothing to count.
+    """
+    match = _COUNT.match(str(text)) if not isinstance(text, bool) else None
+    if match is None or match[2] not in _COUNTS or not 0 < float(match[1]) < math.inf:
+        raise InputError(Fault(f"{what} {text!r} is no count above 0", fix="15T, 300B, 20M or 1.5e12"))
+    return float(match[1]) * _COUNTS[match[2]]
+
+
+def parse_grid(text: object) -> float:
+    """Kilograms of CO2 for a kilowatt-hour: ``"0.2kg/kWh"`` or ``"200g/kWh"``.
+
+    Raises
+    ------
+    InputError
+        For a bare number, which may be either, or an unknown unit.
+    """
+    match = _GRID.match(text) if isinstance(text, str) else None
+    if match is None:
+        why = "a bare number may be grams or kilograms" if str(text).replace(".", "", 1).isdigit() else ""
+        raise InputError(Fault(f"{text!r} is no CO2 of a kilowatt-hour", why=why, fix="0.2kg/kWh or 200g/kWh"))
+    return float(match[1]) * (1e-3 if match[2] == "g" else 1.0)
+
+
 def _scaled(value: float, steps: list[tuple[float, str]]) -> str:
     """`value` in the largest step that it reaches, with three significant digits or more."""
     if value == 0 or not math.isfinite(value):
@@ -137,6 +171,13 @@ def format_bytes(nbytes: float) -> str:
 def format_seconds(seconds: float) -> str:
     """``"3.21 s"``, ``"12.5 ms"``, ``"4.70 us"``."""
     return _scaled(float(seconds), [(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
+
+
+def format_duration(seconds: float) -> str:
+    """As `format_seconds`, with minutes, hours and days above: ``"29.4 d"``."""
+    return _scaled(float(seconds), [(86400.0, "d"), (7200.0, "h")]) if seconds >= 86400.0 else (
+        _scaled(float(seconds), [(3600.0, "h")]) if seconds >= 7200.0 else format_seconds(seconds)
+    )  # fmt: skip
 
 
 def format_bandwidth(bytes_per_s: float) -> str:

@@ -9,8 +9,10 @@
     search:                       # optional; each field: a list, one value, a..b, {min, max} or max
       tp: [1, 2, 4, 8]            # max: every value that a layout could have
       top: 10
-    constraints: {tp: "<=8", memory_headroom: 0.05}
-    objective: step_time          # or tokens_per_s_per_gpu, usd_per_mtoken
+    constraints: {tp: "<=8", memory_headroom: 0.05, where: ["microbatches >= 4*pp", "peak_memory <= 70GiB"]}
+    objective: step_time          # or another of planner.search.objectives
+    pareto: [step_time, peak_memory]                     # optional: their front in the place of a ranking
+    target: {tokens: 15T, grid: 0.2kg/kWh, pue: 1.1}     # optional: the run and the site of train_time, train_usd ...
     run: {execute: true, ranks: 2, plans: 3, repeats: 5, warmup: 2}
     outputs: {folder: out/llama}
 
@@ -34,18 +36,22 @@ from hwmodels.declared import Strict
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.records import dataclass
 from planner import model as models
-from planner.layout import divisors
-from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
-from planner.model.spec import ModelSpec, Moe
+from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
-from planner.scenario_file import MAX, NAMED, Limit, RunFile, ScenarioFile, Span, near
-from planner.search.space import OF_WORKLOAD, STAGES, Space, default_ranges
+from planner.scenario_file import MAX, Limit, RunFile, ScenarioFile, Span, near
+from planner.search.constraints import Constraint
+from planner.search.question import Target
+from planner.search.ranges import OF_WORKLOAD
+from planner.search.space import Space, default_ranges
+from planner.search.widest import widest as widest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Space))
+LIMITED: tuple[str, ...] = tuple(name for name in FIELDS if name not in OF_WORKLOAD)
+"""Fields of a layout, which the mapping of constraints is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,15 @@ class Scenario:
         Field of a layout -> tuple of values, `Span` or `Limit`.
     memory_headroom : float or None
         Share of the device memory that must stay free; None is the default of the search.
+    where : tuple of Constraint
+        Conditions on layouts and their figures.
     objective : str
+    pareto : tuple of str
+        Objectives whose front is asked for; empty for a ranking by `objective`.
+    target : Target
+        The run and the site that figures beyond one step are about.
+    deadline_s : float or None
+        Seconds that the run may take.
     top : int
         Rows of the answer.
     run : RunSettings
@@ -113,16 +127,25 @@ class Scenario:
     ranges: Mapping[str, Any] = field(default_factory=dict)
     constraints: Mapping[str, Any] = field(default_factory=dict)
     memory_headroom: float | None = None
+    where: tuple[Constraint, ...] = ()
     objective: str = "step_time"
+    pareto: tuple[str, ...] = ()
+    target: Target = field(default_factory=Target)
+    deadline_s: float | None = None
     top: int = 10
     run: RunSettings = RunSettings()
     outputs: str = ""
     notes: str = ""
 
     @property
-    def limits(self) -> dict[str, float]:
-        """Constraints that `planner.search.search` takes as keywords."""
-        return {} if self.memory_headroom is None else {"memory_headroom": self.memory_headroom}
+    def limits(self) -> dict[str, Any]:
+        """What `planner.search.search` takes as keywords besides the space and the objective."""
+        found: dict[str, Any] = {} if self.memory_headroom is None else {"memory_headroom": self.memory_headroom}
+        if self.where:
+            found["where"] = self.where
+        if self.target != Target():
+            found["target"] = self.target
+        return found
 
     def space(self, cluster: Cluster | None = None) -> Space:
         """The values to search, constraints applied.
@@ -138,7 +161,7 @@ class Scenario:
             Where a constraint leaves no value of a field.
         """
         where = cluster or self.cluster
-        widest = _widest(self.model, where, self.workload)
+        widest = widest_of(self.model, where, self.workload)
         explicit = {
             name: value if name in OF_WORKLOAD else _values(value, widest[name]) for name, value in self.ranges.items()
         }
@@ -165,35 +188,6 @@ def show(allowed: Any) -> str:
     if isinstance(allowed, Span):
         return f"{allowed[0]}..{allowed[1]}" if allowed[1] is not None else f">={allowed[0]}"
     return ", ".join(map(str, allowed))
-
-
-def _widest(model: ModelSpec, cluster: Cluster, workload: Workload) -> dict[str, tuple[Any, ...]]:
-    """Every value that a field of a legal layout could have: what ``max`` means."""
-    world = cluster.n_ranks
-    heads = min(model.tensor_counts())
-    experts = [layer.ffn for layer in model.layers if isinstance(layer.ffn, Moe)]
-    ranks = tuple(divisors(world))
-    return {
-        "tp": tuple(divisors(heads, world)),
-        "sp": (0, 1),
-        "cp": ranks,
-        "pp": tuple(divisors(world, model.n_layers)),
-        "vpp": tuple(range(1, model.n_layers + 1)),
-        "dp": ranks,
-        "ep": tuple(divisors(min(moe.n_experts for moe in experts), world)) if experts else (1,),
-        "etp": tuple(divisors(min(moe.ffn_hidden for moe in experts), world)) if experts else (1,),
-        "zero_stage": (0, 1, 2, 3),
-        "fsdp": (0, *ranks),
-        "cp_ulysses": (0, *ranks),
-        "mbs": tuple(divisors(workload.gbs)),
-        "recompute_modules": RECOMPUTE_MODULES,
-        "recompute_layers": tuple(range(model.n_layers + 1)),
-        "offload_optimizer": tuple(range(101)),
-        "offload_parameters": (0, 1),
-        "offload_activations": tuple(range(model.n_layers)),
-        "stages": STAGES,
-        **NAMED,
-    }
 
 
 def _values(value: Any, widest: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -264,9 +258,11 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     return Scenario(
         name=name, path=file, model=model[0], config=model[1], cluster=cluster[0], cluster_name=cluster[1],
         workload=workload,
-        ranges={f: getattr(parsed.search, f) for f in FIELDS if getattr(parsed.search, f, None) is not None},
-        constraints={f: getattr(limits, f) for f in FIELDS if getattr(limits, f, None) is not None},
-        memory_headroom=limits.memory_headroom, objective=parsed.objective, top=parsed.search.top, run=run,
+        ranges={f: getattr(parsed.search, f) for f in FIELDS if getattr(parsed.search, f) is not None},
+        constraints={f: getattr(limits, f) for f in LIMITED if getattr(limits, f, None) is not None},
+        memory_headroom=limits.memory_headroom, where=reader.named(limits.where), objective=parsed.objective,
+        pareto=tuple(parsed.pareto), target=parsed.target.target(), deadline_s=parsed.target.deadline,
+        top=parsed.search.top, run=run,
         outputs=parsed.outputs.folder or f"out/{name}", notes=parsed.notes,
     )  # fmt: skip
 
@@ -335,6 +331,12 @@ class _Reader:
         """A fault of an inline document, with this file's line."""
         parts = tuple(int(p) if p.isdigit() else p for p in re.split(r"[.\[\]]+", path) if p)
         return replace(fault, where=self.where(key, *parts))
+
+    def named(self, given: tuple[Constraint, ...]) -> tuple[Constraint, ...]:
+        """Constraints with the place of each in this file."""
+        listed = isinstance(self.data.get("constraints"), list)
+        place: tuple[str, ...] = ("constraints",) if listed else ("constraints", "where")
+        return tuple(replace(one, where=self.where(*place, i)) for i, one in enumerate(given))
 
     def run(self, given: RunFile, cluster: Cluster) -> RunSettings:
         """Run settings; a run needs as many ranks as the plans are for."""

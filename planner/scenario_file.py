@@ -11,24 +11,24 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from hwmodels.declared import Field, PlainValidator, Strict
+from hwmodels import energy
+from hwmodels.declared import BeforeValidator, Field, PlainValidator, Strict
 from hwmodels.errors import Fault, InputError
+from hwmodels.units import parse_count, parse_duration, parse_grid
 from planner.frameworks import names as framework_names
 from planner.frameworks.base import CP_KINDS
 from planner.frameworks.switches import Switches, normal
 from planner.layout import ORDERS, RECOMPUTE, RESHARDS, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
-from planner.search.search import OBJECTIVES
+from planner.search.constraints import parse_all
+from planner.search.objectives import names as objective_names
+from planner.search.question import Target
 from planner.search.space import ANY_ORDER, STAGES
 from planner.training import BATCHINGS, FLOP_FORMULAS, KINDS, MODULES, MOST_IMAGES, MOST_MTP, VISIONS
 
 MAX = "max"
 SEARCHED_ORDERS = (ANY_ORDER, *ORDERS)
-NAMED: dict[str, tuple[str, ...]] = {
-    "recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": CP_KINDS, "reshard": RESHARDS,
-    "order": ORDERS,
-}  # fmt: skip
 _LIMIT = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*(\d+)\s*$")
 _SPAN = re.compile(r"^\s*(\d+)\s*\.\.\s*(\d+)\s*$")
 
@@ -38,12 +38,12 @@ class RefusedError(ValueError):
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(what)
-        self.faults = (Fault(what, "", why, fix),)
+        self.faults: tuple[Fault, ...] = (Fault(what, "", why, fix),)
 
 
 def near(word: str, known: tuple[str, ...]) -> str:
     """The known names that resemble a word, or all of them."""
-    close = difflib.get_close_matches(word, known, 2, 0.6)
+    close = difflib.get_close_matches(word, known, 2, 0.62)
     return " or ".join(close or known)
 
 
@@ -153,6 +153,35 @@ def _limit(least: int) -> Callable[[Any], Any]:
         return _numbers(least)(value)
 
     return check
+
+
+def _conditions(value: Any) -> Any:
+    """Constraints of `planner.search.constraints`: a list of texts, or one."""
+    texts = value if isinstance(value, list) else [value]
+    for text in texts:
+        if not isinstance(text, str):
+            raise RefusedError(f"value {text!r}", "a constraint is text", '["tp <= 8", "peak_memory <= 70GiB"]')
+    return _told(lambda: parse_all(texts, ""))
+
+
+def _conditions_alone(value: Any) -> Any:
+    """Constraints given as a list of texts stand for a mapping with nothing else."""
+    return {"where": value} if isinstance(value, list) else value
+
+
+def _told(read: Callable[[], Any]) -> Any:
+    """What `read` gives, its faults in the form that pydantic passes on."""
+    try:
+        return read()
+    except InputError as error:
+        refused = RefusedError(error.faults[0].what, error.faults[0].why, error.faults[0].fix)
+        refused.faults = error.faults
+        raise refused from None
+
+
+def _read(parse: Callable[[object], float]) -> PlainValidator:
+    """A validator of a figure with its unit."""
+    return PlainValidator(lambda value: _told(lambda: parse(value)), json_schema_input_type=str | float)
 
 
 class Limit(tuple[str, int]):
@@ -321,6 +350,25 @@ class ConstraintsFile(Strict):
     reshard: Reshard = None
     order: OrderName = None
     memory_headroom: Annotated[float, Field(strict=True, ge=0, lt=1)] | None = None
+    where: Annotated[Any, PlainValidator(_conditions, json_schema_input_type=list[str])] = ()
+
+
+def parse_tokens(value: object) -> float:
+    """Tokens of a run."""
+    return parse_count(value, "tokens")
+
+
+class TargetFile(Strict):
+    """The run and the site that figures beyond one step are about."""
+
+    tokens: Annotated[float, _read(parse_tokens)] | None = None
+    deadline: Annotated[float, _read(parse_duration)] | None = None
+    grid: Annotated[float, _read(parse_grid)] = energy.GRID_KG_PER_KWH.value
+    pue: Annotated[float, Field(ge=1, allow_inf_nan=False)] = energy.PUE.value
+
+    def target(self) -> Target:
+        """As the search takes it."""
+        return Target(self.tokens, self.grid, self.pue)
 
 
 class RunFile(Strict):
@@ -349,7 +397,9 @@ class ScenarioFile(Strict):
     cluster: Text | dict[str, Any]
     workload: WorkloadFile
     search: SearchFile = SearchFile()
-    constraints: ConstraintsFile = ConstraintsFile()
-    objective: Literal[OBJECTIVES] = OBJECTIVES[0]  # type: ignore[valid-type]
+    constraints: Annotated[ConstraintsFile, BeforeValidator(_conditions_alone)] = ConstraintsFile()
+    objective: Literal[objective_names()] = objective_names()[0]  # type: ignore[valid-type]
+    pareto: Annotated[Any, PlainValidator(_words(objective_names()))] = ()
+    target: TargetFile = TargetFile()
     run: RunFile = RunFile()
     outputs: OutputsFile = OutputsFile()

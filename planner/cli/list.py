@@ -24,8 +24,8 @@ def list_(
         str | None,
         typer.Argument(
             metavar="KIND",
-            help="models, devices, clusters, schedules, frameworks, switches, precisions, optimizers, scenarios or "
-            "rules; all of them if not given.",
+            help="models, devices, clusters, schedules, frameworks, switches, precisions, optimizers, scenarios, "
+            "rules, objectives or names (of constraints); all of them if not given.",
         ),
     ] = None,
     markdown: Annotated[
@@ -266,6 +266,29 @@ def _rules() -> Table:
     return ("name", "rule"), rows, lambda r: (r["name"], r["about"])
 
 
+def _objectives() -> Table:
+    from planner.search.objectives import OBJECTIVES
+
+    rows = [
+        {"name": name, "better": "less" if one.sense == "min" else "more", "unit": one.dimension, "about": one.title}
+        for name, one in OBJECTIVES.items()
+    ]
+    header = ("name", "better", "unit", "about")
+    return header, rows, lambda r: (r["name"], r["better"], r["unit"], r["about"])
+
+
+def _names() -> Table:
+    from planner.search.constraints.names import NAMES, known_words
+
+    rows = []
+    for name, one in NAMES.items():
+        words = known_words(one.dimension[5:]) if one.dimension.startswith("word:") else ()
+        unit = "word" if words else one.dimension
+        about = one.about + (": " + ", ".join(words) if words else "")
+        rows.append({"name": name, "kind": one.kind, "unit": unit, "about": about})
+    return ("name", "kind", "unit", "about"), rows, lambda r: (r["name"], r["kind"], r["unit"], r["about"])
+
+
 KINDS: dict[str, Callable[[], Table]] = {
     "models": _models,
     "devices": _devices,
@@ -277,8 +300,10 @@ KINDS: dict[str, Callable[[], Table]] = {
     "optimizers": _optimizers,
     "scenarios": _scenarios,
     "rules": _rules,
+    "objectives": _objectives,
+    "names": _names,
 }
 LEFT = {
     "models": 2, "devices": 2, "clusters": 2, "schedules": 5, "frameworks": 5, "switches": 3, "precisions": 4,
-    "optimizers": 3, "scenarios": 2, "rules": 2,
+    "optimizers": 3, "scenarios": 2, "rules": 2, "objectives": 4, "names": 4,
 }  # fmt: skip

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from planner.model.spec import ModelSpec
     from planner.plan import Workload
     from planner.scenario import Scenario
-    from planner.search import Row, Space
+    from planner.search import Row, SearchResult, Space
 
 OBJECTIVE = "step_time"
 TOP = 10
@@ -30,7 +30,11 @@ class Problem:
     name : str
         Name of the scenario, or ``"search"``; files are named after it.
     limits : dict
-        Constraints of the scenario, as the keywords of `planner.search.search`.
+        Constraints and the run that is asked about, as the keywords of `planner.search.search`.
+    pareto : tuple of str
+        Objectives whose front is asked for; empty for a ranking by `objective`.
+    deadline_s : float or None
+        Seconds that the run may take.
     scenario : Scenario or None
         What it was made of; its ranges are worked out anew for another model or cluster.
     """
@@ -46,6 +50,15 @@ class Problem:
     limits: dict[str, Any]
     top: int
     scenario: Scenario | None = None
+    pareto: tuple[str, ...] = ()
+    deadline_s: float | None = None
+
+    def search(self, **changes: Any) -> SearchResult:
+        """Search, with other keywords of `planner.search.search` where they are given."""
+        from planner.search import search
+
+        asked = {"space": self.space, "objective": self.pareto or self.objective, "top": self.top, **self.limits}
+        return search(self.model, self.cluster, self.workload, **(asked | changes))
 
     def case(self, layout: Layout) -> Case:
         """One layout of this search."""
@@ -73,8 +86,19 @@ class Problem:
             ("model", f"{self.model.name}: {self.model.parameters:,} parameters{active}, {self.model.n_layers} layers"),
             ("cluster", f"{self.cluster_name}: {here}"),
             ("workload", f"{trained}, framework {work.framework}"),
-            ("limits", ", ".join(f"{name} {value}" for name, value in self.limits.items())),
+            ("limits", ", ".join(self._limits())),
         ]
+
+    def _limits(self) -> list[str]:
+        """Constraints and the run that is asked about, in words."""
+        found = [str(constraint) for constraint in self.limits.get("where", ())]
+        if "memory_headroom" in self.limits:
+            found.append(f"memory_headroom {self.limits['memory_headroom']}")
+        target = self.limits.get("target")
+        if target is not None:
+            found += [f"{target.tokens:,.0f} tokens"] if target.tokens else []
+            found += [f"{target.kg_per_kwh:g} kg CO2 per kWh", f"PUE {target.pue:g}"]
+        return found
 
 
 def problem_of(
@@ -82,8 +106,8 @@ def problem_of(
     model: str | None,
     cluster: str | None,
     stated: dict[str, Any],
-    ranges: dict[str, tuple[Any, ...]],
-    objective: str | None = None,
+    ranges: dict[str, Any],
+    asked: dict[str, Any] | None = None,
     top: int | None = None,
 ) -> Problem:
     """The problem that options describe, on top of a scenario where one is given.
@@ -96,22 +120,31 @@ def problem_of(
         seq_len, gbs, precision, optimizer, framework and the other fields of a workload; None where not given.
     ranges : dict
         Layout field -> values to search.
+    asked : dict, optional
+        As `planner.cli.search_options.asked_of` gives it.
 
     Raises
     ------
     InputError
         With every fault of the options, or of the file.
     """
+    asked = asked or {}
     if scenario is not None:
-        return problem_of_scenario(changed(scenario, model, cluster, stated, ranges, objective, top))
+        return problem_of_scenario(changed(scenario, model, cluster, stated, ranges, asked, top))
+    from planner.cli.search_options import target_of
     from planner.search import Space
 
     inputs.required(model=model, cluster=cluster, seq_len=stated["seq_len"], gbs=stated["gbs"])
     work = inputs.workload(**inputs.with_defaults(stated))
     spec, config, loaded = inputs.model_and_cluster(str(model), str(cluster))
     space = Space.of(ranges)
-    chosen = objective or OBJECTIVE
-    return Problem("search", spec, config, loaded, str(cluster), work, space, chosen, {}, top or TOP)
+    limits = {"where": asked["where"]} if "where" in asked else {}
+    if "target" in asked:
+        limits["target"] = target_of(asked["target"])
+    return Problem(
+        "search", spec, config, loaded, str(cluster), work, space, asked.get("objective", OBJECTIVE), limits,
+        top or TOP, pareto=asked.get("pareto", ()),
+    )  # fmt: skip
 
 
 def problem_of_scenario(scenario: Scenario, cluster: Cluster | None = None) -> Problem:
@@ -128,6 +161,8 @@ def problem_of_scenario(scenario: Scenario, cluster: Cluster | None = None) -> P
         limits=scenario.limits,
         top=scenario.top,
         scenario=scenario,
+        pareto=scenario.pareto,
+        deadline_s=scenario.deadline_s,
     )
 
 
@@ -136,8 +171,8 @@ def changed(
     model: str | None,
     cluster: str | None,
     stated: dict[str, Any],
-    ranges: dict[str, tuple[Any, ...]],
-    objective: str | None,
+    ranges: dict[str, Any],
+    asked: dict[str, Any],
     top: int | None,
 ) -> Scenario:
     """A scenario with what the options say in the place of what the file says."""
@@ -155,8 +190,17 @@ def changed(
     given = {key: value for key, value in stated.items() if value is not None}
     if given:
         found = replace(found, workload=inputs.workload(**{**_fields(found.workload), **given}))
+    from planner.cli.search_options import target_of, together
+
+    front = () if "objective" in asked else found.pareto  # an objective of its own stands for a ranking
     return replace(
-        found, ranges={**found.ranges, **ranges}, objective=objective or found.objective, top=top or found.top
+        found,
+        ranges={**found.ranges, **ranges},
+        where=together(found.where, asked.get("where", ())),
+        objective=asked.get("objective", found.objective),
+        pareto=asked.get("pareto", front),
+        target=target_of(asked.get("target", {}), found.target),
+        top=top or found.top,
     )
 
 

@@ -61,6 +61,11 @@ def with_sweeps(command: Callable[..., None]) -> Callable[..., None]:
     return swept
 
 
+def sweeping() -> bool:
+    """Whether a sweep was asked for."""
+    return _asked.get() is not None
+
+
 def answered(problem: Problem, out: Path | None, json: bool) -> bool:
     """Run the sweep that was asked for, if one was; the search itself is its first case where nothing varies it.
 

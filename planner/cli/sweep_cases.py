@@ -215,5 +215,6 @@ def _case(
     except InfeasibleError as error:
         why = {"status": INFEASIBLE, "why": str(error), "binding": error.binding, "nearest": error.nearest}
         return Outcome(case, why)
-    keywords = {"space": problem.space, "objective": problem.objective, "top": problem.top, **problem.limits}
+    objective = problem.pareto or problem.objective
+    keywords = {"space": problem.space, "objective": objective, "top": problem.top, **problem.limits}
     return replace(case, keywords=keywords)

@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 from hwmodels.cluster import Cluster
 from hwmodels.distinct import distinct
 from hwmodels.records import dataclass
+from planner import power
 from planner.evaluate import bounds, detail, exact_seconds
-from planner.layout import LayoutBatch
 from planner.priced import PricedModel
 from planner.search.nearest import peak_bytes
 from planner.search.objective_base import Candidates, Limit, Objective, costs
-from planner.search.ranking import Ranking
+from planner.search.ranking import Ranking, best_first
 from planner.search.result import Row
 from planner.search.variant import Variant
 from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 WAVE = 16
 """Candidates that are timed before there is an answer."""
 MANY = 64
@@ -42,13 +43,17 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Priced:
-    """Candidates of one group that fit: their places in the order of the search, peaks and bounds of their costs."""
+    """Candidates of one group that fit: their places in the order of the search, peaks, bounds of their costs, seconds
+    of their kernels (`_compute_s`), and whether limits leave them.
+    """
 
     priced: PricedModel
     group: Group
     places: list[tuple[int, ...]]
     peak_bytes: FloatArray
     bounds: FloatArray
+    compute_s: FloatArray
+    kept: BoolArray
 
 
 @dataclass(slots=True, eq=False)
@@ -106,15 +111,31 @@ class Examiner:
         self.priced += int(fits.sum())
         found = []
         for group in assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits)))):
-            here = self._candidates(priced, group.layouts, bounds(group), peak[group.index])
+            compute_s = _compute_s(group)
+            here = self._candidates(priced, group, bounds(group), peak[group.index], compute_s)
+            kept = np.ones(len(group.index), dtype=np.bool_)
+            for limit in self.limits:
+                kept = self._limited(limit, kept, limit.may(here))
             rows = group.index
-            found.append(_Priced(priced, group, [places[i] for i in rows], peak[rows], self._costs(here)))
+            each = [places[i] for i in rows]
+            found.append(_Priced(priced, group, each, peak[rows], self._costs(here), compute_s, kept))
         return found
 
+    def _limited(self, limit: Limit, kept: BoolArray, meets: BoolArray) -> BoolArray:
+        """Those of the kept that meet a limit; the others are counted."""
+        lost = int((kept & ~meets).sum())
+        self._drop(limit.id, lost)
+        self.priced -= lost
+        return np.asarray(kept & meets)
+
     def _candidates(
-        self, priced: PricedModel, layouts: LayoutBatch, step_s: FloatArray, peak: FloatArray
+        self, priced: PricedModel, group: Group, step_s: FloatArray, peak: FloatArray, compute_s: FloatArray
     ) -> Candidates:
-        return Candidates(step_s, peak, priced.workload, self.cluster, lambda name: np.asarray(getattr(layouts, name)))
+        layouts = group.layouts
+        return Candidates(
+            step_s, peak, priced.workload, self.cluster, lambda name: np.asarray(getattr(layouts, name)), compute_s,
+            whole=True,
+        )  # fmt: skip
 
     def _costs(self, here: Candidates) -> FloatArray:
         return np.stack([costs(one, one.of(here)) for one in self.objectives], axis=1)
@@ -124,8 +145,8 @@ class Examiner:
         low = np.concatenate([part.bounds for part in found])
         owner = np.concatenate([np.full(len(part.bounds), i) for i, part in enumerate(found)])
         inside = np.concatenate([np.arange(len(part.bounds)) for part in found])
-        spans = np.maximum(np.abs(low).min(axis=0), 1e-300)
-        order = np.argsort((low / spans).sum(axis=1), kind="stable")
+        left = np.flatnonzero(np.concatenate([part.kept for part in found]))
+        order = left[best_first(low[left])]
         while len(order := order[self.ranking.open(low[order])]):
             # one graph times many as fast as a few: the best's own group comes with it, once there is an answer
             full = len(self.ranking) >= self.top
@@ -142,14 +163,18 @@ class Examiner:
             Timed(part.priced, part.group, int(i), float(s), float(p))
             for i, s, p in zip(positions, seconds, peak, strict=True)
         ]
-        here = self._candidates(part.priced, part.group.layouts.take(positions), seconds, peak)
+        layouts = part.group.layouts
+        here = Candidates(
+            seconds, peak, part.priced.workload, self.cluster,
+            lambda name: np.asarray(getattr(layouts, name))[positions], part.compute_s[positions], whole=True,
+            exact=True,
+        )  # fmt: skip
         kept = np.ones(len(timed), dtype=np.bool_)
         for limit in self.limits:
-            meets = limit.meets(self._values(limit.metric, here, timed))
-            lost = int((kept & ~meets).sum())
-            self._drop(limit.id, lost)
-            self.priced -= lost
-            kept &= meets
+            meets = kept & limit.may(here)
+            if not limit.from_step:
+                meets[meets] = [limit.holds(self.row(timed[i])) for i in np.flatnonzero(meets)]
+            kept = self._limited(limit, kept, meets)
         each = np.stack([costs(one, self._values(one, here, timed)) for one in self.objectives], axis=1)
         rows = np.flatnonzero(kept)
         self.ranking.add(each[rows], [part.places[int(positions[i])] for i in rows], [timed[i] for i in rows])
@@ -168,3 +193,10 @@ class Examiner:
     def _drop(self, name: str, count: int) -> None:
         if count:
             self.dropped[name] = self.dropped.get(name, 0) + count
+
+
+def _compute_s(group: Group) -> FloatArray:
+    """Seconds of a step that a rank's kernels take, mean over pipeline ranks: ndarray (b,)."""
+    parts = group.parts
+    each = np.asarray(sum(parts[name] for name in power.COMPUTE if name in parts))
+    return np.asarray(each.mean(axis=1) * group.microbatches)

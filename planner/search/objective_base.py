@@ -1,4 +1,4 @@
-"""What a search ranks by: the contract of an objective, and the three that follow from the step time alone.
+"""What a search ranks by and what it is limited by: the contracts of objectives, constraints and limits.
 
 An objective is computed from the seconds and the peak bytes of candidates, and grows no better as these grow: of lower
 bounds of both it gives a bound of itself, so that one formula prunes and ranks. Where it needs more than the two (the
@@ -37,6 +37,12 @@ class Candidates:
     cluster : Cluster
     field : callable
         A field of `LayoutBatch` by name: ndarray (n,). Columns are made when they are asked for.
+    compute_s : ndarray (n,) or float
+        Seconds of a step that the kernels of a rank take at least, mean over pipeline ranks.
+    whole : bool
+        Whether every field is that of the layout that would run, splits of uneven stages included.
+    exact : bool
+        Whether seconds and bytes are exact.
     """
 
     step_s: FloatArray
@@ -44,6 +50,9 @@ class Candidates:
     workload: Workload
     cluster: Cluster
     field: Callable[[str], IntArray]
+    compute_s: FloatArray | float = 0.0
+    whole: bool = False
+    exact: bool = False
 
 
 class Objective(Protocol):
@@ -95,89 +104,30 @@ class Constraint(Protocol):
         """True where the condition is met; reads its own fields of `layouts` and no other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A condition on a metric: no worse than `value`, counted under ``constraint:`` and its name.
+class Limit(Protocol):
+    """A condition on figures of priced candidates, on their own or with fields.
 
     Attributes
     ----------
-    metric : Objective
-    value : float
+    id : str
+        What dropped candidates are counted under, ``"constraint:peak_memory <= 70GiB"``.
+    from_step : bool
+        Whether `may` is exact where seconds and bytes are; else `holds` of each row is asked for.
     """
-
-    metric: Objective
-    value: float
 
     @property
     def id(self) -> str:
         """Name in `SearchResult.dropped`."""
-        return f"constraint:{self.metric.name} {'<=' if self.metric.sense == 'min' else '>='} {self.value:g}"
 
-    def meets(self, found: FloatArray) -> BoolArray:
-        """Which values meet it."""
-        return np.asarray(found <= self.value if self.metric.sense == "min" else found >= self.value)
+    @property
+    def from_step(self) -> bool:
+        """Whether seconds and bytes decide it."""
 
+    def may(self, candidates: Candidates) -> BoolArray:
+        """Which candidates may meet it, whatever lies above their seconds and bytes where these are lower bounds."""
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """Seconds of a step."""
-
-    name: str = "step_time"
-    sense: Sense = "min"
-    from_step: bool = True
-
-    def of(self, candidates: Candidates) -> FloatArray:
-        """Seconds."""
-        return candidates.step_s
-
-    def value(self, row: Row) -> float:
-        """Seconds."""
-        return row.step.step_s.mid
-
-
-@dataclass(frozen=True, slots=True)
-class TokensPerGpu:
-    """Tokens a second and rank of the cluster."""
-
-    name: str = "tokens_per_s_per_gpu"
-    sense: Sense = "max"
-    from_step: bool = True
-
-    def of(self, candidates: Candidates) -> FloatArray:
-        """Tokens of a step over its seconds and the ranks."""
-        work = candidates.workload
-        tokens = work.gbs * work.tokens_per_sequence / candidates.cluster.n_ranks
-        return np.asarray(tokens / np.maximum(candidates.step_s, 1e-30))
-
-    def value(self, row: Row) -> float:
-        """Tokens a second and rank."""
-        return row.step.tokens_per_s_per_gpu
-
-
-@dataclass(frozen=True, slots=True)
-class DollarsPerMtoken:
-    """Dollars for a million tokens; seconds where the cluster has no price, which order alike."""
-
-    name: str = "usd_per_mtoken"
-    sense: Sense = "min"
-    from_step: bool = True
-
-    def of(self, candidates: Candidates) -> FloatArray:
-        """Price of the ranks for the seconds of a step, over its tokens."""
-        work, cluster = candidates.workload, candidates.cluster
-        if cluster.usd_per_gpu_hour is None:
-            return candidates.step_s
-        a_second = float(cluster.usd_per_gpu_hour.value) * cluster.n_ranks / 3600.0
-        return np.asarray(candidates.step_s * a_second / (work.gbs * work.tokens_per_sequence) * 1e6)
-
-    def value(self, row: Row) -> float:
-        """Dollars, or seconds."""
-        found = row.step.usd_per_mtoken
-        return row.step.step_s.mid if found is None else found
-
-
-BASIC: dict[str, Objective] = {one.name: one for one in (StepTime(), TokensPerGpu(), DollarsPerMtoken())}
-"""Objectives that follow from the step time, by name."""
+    def holds(self, row: Row) -> bool:
+        """Whether one row of the answer meets it."""
 
 
 def costs(objective: Objective, found: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hwmodels.records import dataclass
 from planner.search.examine import Examiner, Timed
 from planner.search.objective_base import Candidates, Objective, costs
-from planner.search.ranking import Ranking
+from planner.search.ranking import Ranking, best_first
 from planner.search.variant import Variant
 
 FloatArray = NDArray[np.float64]
@@ -60,8 +60,7 @@ class Pool:
         names = ("variant", "work", "state", "bounds", "sure")
         variant, work, state, bounds, sure = (np.concatenate([getattr(part, n) for part in parts]) for n in names)
         if len(bounds):
-            spans = np.maximum(np.abs(bounds).min(axis=0), 1e-300)
-            order = np.argsort((bounds / spans).sum(axis=1), kind="stable")
+            order = best_first(bounds)
             variant, work, state, bounds, sure = (v[order] for v in (variant, work, state, bounds, sure))
         return cls(variant, work, state, bounds, sure)
 
@@ -112,7 +111,7 @@ def pool_of(variant: Variant, examiner: Examiner, dropped: dict[str, int]) -> Po
         _count(dropped, "memory", fits)
         work, state, step, peak = work[fits], state[fits], step[fits], peak[fits]
         for limit in limits:
-            meets = limit.meets(limit.metric.of(candidates(variant, work, state, step, peak)))
+            meets = limit.may(candidates(variant, work, state, step, peak))
             _count(dropped, limit.id, meets)
             work, state, step, peak = work[meets], state[meets], step[meets], peak[meets]
         bounds = _bounds(variant, objectives, work, state, step, peak)

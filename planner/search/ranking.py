@@ -88,3 +88,13 @@ class Ranking(Generic[Entry]):
 def beats(point: FloatArray, others: FloatArray) -> BoolArray:
     """Whether a point (objectives,) is as good as others (n, objectives) in all objectives and better in one."""
     return np.asarray((point <= others).all(axis=1) & (point < others).any(axis=1))
+
+
+def best_first(bounds: FloatArray) -> IntArray:
+    """Order of candidates by their bounds (n, objectives), each objective over the least of its finite ones: (n,)."""
+    size = np.where(np.isfinite(bounds), np.abs(bounds), np.inf)
+    spans = size.min(axis=0, initial=np.inf)
+    spans = np.where(np.isfinite(spans), np.maximum(spans, 1e-300), 1.0)
+    with np.errstate(invalid="ignore"):
+        total = np.nan_to_num((bounds / spans).sum(axis=1), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+    return np.asarray(np.argsort(total, kind="stable"))

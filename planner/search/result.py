@@ -35,6 +35,8 @@ class Row:
         Seconds of the event engine with contention for links, where it has played the row.
     use : Use or None
         Which pools, on a cluster of unlike ones.
+    figures : dict of str to float
+        What the search was asked for: objective -> value, in the unit of its name or SI base units.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Row:
     pareto: bool = False
     contended_s: float | None = None
     use: Use | None = None
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class SearchResult:
     objectives : tuple of str
         What the rows are ranked by; with several, the rows are their Pareto front.
     notes : list of str
+    values : tuple of float
+        Costs of the answer by its first objective (less is better), of rows that are not predicted in full as well.
     """
 
     considered: int
@@ -91,6 +96,7 @@ class SearchResult:
     optimal: bool
     objectives: tuple[str, ...] = ("step_time",)
     notes: list[str] = field(default_factory=list)
+    values: tuple[float, ...] = ()
 
     def records(self) -> list[dict[str, Any]]:
         """One flat dict a row: degrees, then figures with units in their names."""
@@ -116,10 +122,11 @@ class SearchResult:
                     "peak_bytes": tight.peak_bytes,
                     "capacity_bytes": tight.capacity_bytes,
                     "bubble_fraction": step.bubble_fraction,
-                    "exposed_comm_fraction": _exposed(step),
+                    "exposed_comm_fraction": exposed_fraction(step),
                     "verdict": step.verdict,
                     "pareto": row.pareto,
                     **({"use": row.use.record()} if row.use is not None else {}),
+                    **row.figures,
                 }
             )
         return found
@@ -154,7 +161,7 @@ class SearchResult:
         return pandas.DataFrame([flat(record) for record in self.records()])
 
 
-def _exposed(step: Step) -> float:
+def exposed_fraction(step: Step) -> float:
     """Share of the step that waits for communication, mean over pipeline ranks."""
     names = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm")
     return sum(p[n] for p in step.phases for n in names) / (len(step.phases) * step.step_s.mid)

@@ -10,29 +10,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import Fault, InputError
+from hwmodels.errors import Fault, InfeasibleError, InputError
 from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
+from planner.search.asked import Asked, OnLayouts
+from planner.search.constraints import Constraint
 from planner.search.examine import Examiner, Timed
 from planner.search.extend import extend
-from planner.search.nearest import illegal, too_large
-from planner.search.objective_base import BASIC, Constraint, Limit, Objective
+from planner.search.objective_base import Limit
 from planner.search.pool import Pool, pool_of
+from planner.search.question import Question, Target
 from planner.search.result import Row, SearchResult
-from planner.search.space import Space, closest, variants
+from planner.search.space import Space, variants
 from planner.search.variant import Variant, variants_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-OBJECTIVES = tuple(BASIC)
-"""All three order the layouts of one cluster and workload alike: by step time."""
 Progress = Callable[[str], None]
 
 
@@ -42,11 +42,13 @@ def search(
     workload: Workload,
     space: Space | None = None,
     *,
-    objective: str | Objective | Sequence[Objective] = "step_time",
+    objective: str | Sequence[str] = "step_time",
     top: int = 10,
     memory_headroom: float = HEADROOM,
-    constraints: Sequence[Constraint] = (),
-    limits: Sequence[Limit] = (),
+    where: Sequence[Constraint] = (),
+    target: Target | None = None,
+    shown: int | None = None,
+    nearest: bool = True,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Rank all legal layouts of a model on a cluster.
@@ -55,69 +57,89 @@ def search(
     ----------
     space : Space or None
         Values to search for each field, precisions and switches; None is the default space.
-    objective : str, Objective or sequence of Objective
-        One gives the `top` best by it; several give their whole Pareto front.
+    objective : str or sequence of str
+        Names of `planner.search.objectives`: one gives the `top` best by it, several give their whole Pareto front.
     top : int
         Rows of the answer to one objective.
     memory_headroom : float
         Share of the device memory that must stay free.
-    constraints : sequence of Constraint
-        Conditions on fields, applied like rules.
-    limits : sequence of Limit
-        Conditions on metrics.
+    where : sequence of Constraint
+        Conditions on fields, applied like rules, and on figures, applied to bounds and then to exact values.
+    target : Target or None
+        The run and the site that figures beyond one step are about.
+    shown : int or None
+        Rows that are predicted in full, the best ones; None: all. `SearchResult.values` has those of the others.
+    nearest : bool
+        Whether the error of an empty answer says what stands in its way and which request is the nearest that has one;
+        it takes some searches more.
     progress : callable or None
         Told what happens, one line at a time.
 
     Raises
     ------
     InputError
-        For an unknown objective or an impossible headroom.
+        For an unknown objective, one that the question lacks something for, or an impossible headroom.
     InfeasibleError
         When no layout is legal or none fits, with the binding constraint and the nearest miss.
     """
-    objectives = _objectives(objective)
     _check_arguments(top, memory_headroom)
+    names = (objective,) if isinstance(objective, str) else tuple(objective)
+    asked = Asked.of(Question(model, cluster, workload, target or Target()), names, where)
+    objectives, constraints, limits = asked.objectives, asked.constraints, asked.limits
     tell = progress or (lambda _: None)
     if cluster.mixed:
-        from planner.search.pools import Asked, search_pools
+        from planner.search import pools
 
-        asked = Asked(objectives, top, memory_headroom, tuple(constraints), tuple(limits))
-        return search_pools(model, cluster, workload, space or Space(), asked, tell)
+        mixed = pools.Asked(objectives, top, memory_headroom, constraints, limits, tuple(where), target)
+        return pools.search_pools(model, cluster, workload, space or Space(), mixed, tell)
     start = time.perf_counter()
     space = space or Space()
     capacity = cluster.device.memory_bytes * (1.0 - memory_headroom)
-    examiner = Examiner(cluster, objectives, tuple(limits), capacity, top)
+    examiner = Examiner(cluster, objectives, limits, capacity, top)
     pool, considered, dropped, found = _screened(
         model, cluster, variants(space, workload), space, constraints, examiner
     )
+    ask = (model, cluster, workload, space, tuple(where), memory_headroom, target or Target())
     if not found:
-        near = closest(space, model, cluster, workload, constraints)
-        raise illegal(model, workload, cluster, considered, near)
+        raise _nothing(ask, considered, nearest)
     screened = considered - sum(count for name, count in dropped.items() if name not in _screen_names(limits))
     tell(f"{considered:,} candidates, {screened:,} legal, {len(pool) + examiner.sized:,} could be in the answer")
     while len(pool):
         examiner.examine(found, *pool.open(examiner.ranking))
     tried = extend(examiner, found, space.stages)
-    if not examiner.priced:
-        raise too_large(model, cluster, workload, space, constraints, memory_headroom)
+    if not len(examiner.ranking):
+        raise _nothing(ask, considered, nearest)
     tell(f"{examiner.priced:,} priced, {examiner.simulated:,} timed exactly; the others have bounds above the answer")
     for name, count in (*examiner.dropped.items(), ("bound", pool.left)):
         if count:
             dropped[name] = dropped.get(name, 0) + count
-    rows = _rows(examiner, [entry for _, entry in examiner.ranking.rows()])
+    found_rows = examiner.ranking.rows()
+    rows = _rows(examiner, [entry for _, entry in found_rows[:shown]])
+    values = tuple(float(costs[0]) for costs, _ in found_rows)
     return SearchResult(
         considered + tried, dropped, screened + tried, examiner.sized, examiner.priced, examiner.simulated, 0,
         time.perf_counter() - start, rows, True, tuple(one.name for one in objectives), rows[0].step.notes,
+        values,
     )  # fmt: skip
 
 
-def _objectives(given: str | Objective | Sequence[Objective]) -> tuple[Objective, ...]:
-    """The objectives, those that follow from the step time by name."""
-    if isinstance(given, str):
-        if given not in BASIC:
-            raise InputError(Fault(f"objective {given!r} is unknown", "objective", "", " or ".join(BASIC)))
-        return (BASIC[given],)
-    return tuple(given) if isinstance(given, list | tuple) else (cast("Objective", given),)
+def _nothing(ask: tuple[Any, ...], considered: int, nearest: bool) -> InfeasibleError:
+    """The error of an empty answer."""
+    from planner.search.nothing import Ask, nothing
+
+    if not nearest:
+        return InfeasibleError(f"None of {considered:,} layouts is legal, fits and satisfies what was asked.")
+
+    def best(other: Ask, objective: str) -> Row | None:
+        try:
+            return search(
+                other.model, other.cluster, other.workload, other.space, objective=objective, top=1,
+                memory_headroom=other.memory_headroom, where=other.where, target=other.target, nearest=False,
+            ).rows[0]  # fmt: skip
+        except InfeasibleError:
+            return None
+
+    return nothing(Ask(*ask), considered, best)
 
 
 def _check_arguments(top: int, memory_headroom: float) -> None:
@@ -134,7 +156,7 @@ def _check_arguments(top: int, memory_headroom: float) -> None:
 
 def _screened(
     model: ModelSpec, cluster: Cluster, workloads: Sequence[Workload], space: Space,
-    constraints: Sequence[Constraint], examiner: Examiner,
+    constraints: Sequence[OnLayouts], examiner: Examiner,
 ) -> tuple[Pool, int, dict[str, int], list[Variant]]:  # fmt: skip
     """What could be in the answer of all workloads, how many were considered and what was dropped."""
     considered, dropped, found = 0, dict[str, int](), list[Variant]()
@@ -159,7 +181,10 @@ def _screen_names(limits: Sequence[Limit]) -> set[str]:
 
 def _rows(examiner: Examiner, timed: Sequence[Timed]) -> list[Row]:
     """The rows of the answer, with the marks of those that no other beats."""
-    rows = [replace(examiner.row(one), rank=rank) for rank, one in enumerate(timed, 1)]
+    rows = [
+        replace(row, rank=rank, figures={one.name: one.value(row) for one in examiner.objectives})
+        for rank, row in enumerate(map(examiner.row, timed), 1)
+    ]
     if len(examiner.objectives) > 1:
         return [replace(row, pareto=True) for row in rows]
     least, marked = float("inf"), []

@@ -69,6 +69,9 @@ def find_clash(
     for first, second in combinations(constraints, 2):
         if found := _pair(first, second, table):
             return found
+    for constraint in constraints:
+        if found := _unsearched(constraint, table):
+            return found
     return None
 
 
@@ -112,7 +115,7 @@ class _Table:
 
 
 def _alone(constraint: Constraint, table: _Table) -> Clash | None:
-    """Whether a constraint leaves no value at all, none that a rule allows, or none that is searched."""
+    """Whether a constraint leaves no value at all, or none that a rule allows."""
     dp = "dp" in constraint.base
     names = table.fields_of([constraint])
     layouts = table.layouts(names, dp)
@@ -123,10 +126,15 @@ def _alone(constraint: Constraint, table: _Table) -> Clash | None:
         return Clash(_said(constraint), _domain(constraint, layouts))
     if rule := _broken(layouts.take(kept), (*names, *(("dp",) if dp else ())), table.question):
         return Clash(_said(constraint), rule, _values(constraint, layouts.take(kept)))
-    searched = table.layouts(names, dp, searched=True)
-    if searched is not None and not table.mask(constraint, searched).any():
-        return Clash(_said(constraint), "what is searched, " + _domain(constraint, searched))
     return None
+
+
+def _unsearched(constraint: Constraint, table: _Table) -> Clash | None:
+    """Whether a constraint leaves none of the values that are searched."""
+    searched = table.layouts(table.fields_of([constraint]), "dp" in constraint.base, searched=True)
+    if searched is None or not constraint.base or table.mask(constraint, searched).any():
+        return None
+    return Clash(_said(constraint), "what is searched, " + _domain(constraint, searched))
 
 
 def _pair(first: Constraint, second: Constraint, table: _Table) -> Clash | None:

@@ -27,6 +27,8 @@ class Known:
         Of the same layouts; None before they are priced.
     exact : bool
         Whether `figures` holds exact step times, not lower bounds.
+    whole : bool
+        Whether `figures` knows the layouts in every field.
     details : mapping
         Name of `planner.search.constraints.names.DETAILS` -> ndarray (n,), where layouts are predicted in full.
     """
@@ -35,6 +37,7 @@ class Known:
     layouts: LayoutBatch
     figures: Figures | None = None
     exact: bool = False
+    whole: bool = True
     details: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def span(self, name: str) -> Span:
@@ -49,7 +52,7 @@ class Known:
         objective = OBJECTIVES[name]
         if self.exact or name in _OF_MEMORY:
             return Span.of(objective.value(self.figures))
-        return Span(*objective.bounds(self.figures))
+        return Span(*objective.bounds(self.figures, self.whole))
 
     def decide(self, constraint: Constraint) -> tuple[BoolArray, BoolArray]:
         """Whether a constraint must hold, and whether it may: ndarrays (n,) of bool."""

@@ -82,7 +82,7 @@ WORDS: tuple[str, ...] = tuple(sorted({word for words in FIELD_WORDS.values() fo
 def _table() -> dict[str, Name]:
     found = {}
     for f in fields(Layout):
-        if f.name == "stage_layers":  # a whole split: given by --stage-layers, not compared
+        if f.name in ("stage_layers", "placement"):  # given as a whole, not compared
             continue
         words = f.name in FIELD_WORDS or f.name == "recompute_modules"
         dimension = f"word:{f.name}" if words else "number"

@@ -56,6 +56,9 @@ class Figures:
         On the rank that needs most.
     find_work : callable
         Gives `work` when an objective asks for it.
+    usd_per_s, step_kwh : ndarray (n,) or None
+        What the ranks cost in a second and a step takes at the default PUE, where layouts were predicted; else by the
+        formulas of this package.
     find_layouts : callable or None
         Gives the layouts, shape (n,), when an objective asks for more of them than their ranks.
     """
@@ -66,6 +69,8 @@ class Figures:
     peak_bytes: FloatArray
     find_work: Callable[[], Work]
     find_layouts: Callable[[], LayoutBatch] | None = None
+    usd_per_s: FloatArray | None = None
+    step_kwh: FloatArray | None = None
     _work: Work | None = field(default=None, init=False, repr=False)
 
     @property
@@ -109,6 +114,10 @@ class Objective(ABC):
     def value(self, figures: Figures) -> FloatArray:
         """The figure of every layout: ndarray (n,); never better for a longer step."""
 
+    def loose(self, figures: Figures) -> FloatArray:
+        """A bound of the figure that reads no layouts: ndarray (n,), never worse than `value`."""
+        return self.value(figures)
+
     def faults(self, question: Question) -> list[Fault]:
         """What the question lacks for this figure."""
         del question
@@ -119,9 +128,12 @@ class Objective(ABC):
         value = self.value(figures)
         return value if self.sense == "min" else -value
 
-    def bounds(self, figures: Figures) -> tuple[FloatArray, FloatArray]:
-        """Between which ends the figure lies when `figures` holds lower bounds of the step time."""
-        best = self.value(figures)
+    def bounds(self, figures: Figures, whole: bool = True) -> tuple[FloatArray, FloatArray]:
+        """Between which ends the figure lies when `figures` holds lower bounds of the step time.
+
+        Without `whole` the layouts of `figures` are not known in every field, and are not read.
+        """
+        best = self.value(figures) if whole else self.loose(figures)
         if self.sense == "min":
             return best, np.full(np.shape(best), np.inf)
         return np.full(np.shape(best), -np.inf), best
@@ -136,7 +148,8 @@ def require(objectives: list[Objective], question: Question) -> None:
 
 def no_price(name: str, question: Question) -> list[Fault]:
     """The fault of a cluster without a price."""
-    if question.cluster.usd_per_gpu_hour is not None:
+    cluster = question.cluster
+    if cluster.usd_per_gpu_hour is not None or all(pool.usd_per_gpu_hour is not None for pool in cluster.pools):
         return []
     why = f"the cluster {question.cluster.name} has no price"
     return [Fault(f"{name} cannot be told", "objective", why, "price: {usd_per_gpu_hour: 2.95} in the cluster's file")]
@@ -160,5 +173,7 @@ def no_power(name: str, question: Question) -> list[Fault]:
 
 def usd_per_second(figures: Figures) -> FloatArray:
     """Dollars that the ranks of each layout cost in a second: ndarray (n,)."""
+    if figures.usd_per_s is not None:
+        return figures.usd_per_s
     price = figures.question.cluster.usd_per_gpu_hour
     return np.asarray(figures.world * (float(price.value) if price else np.nan) / 3600.0)

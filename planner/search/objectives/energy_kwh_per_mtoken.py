@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hwmodels.energy import JOULES_PER_KWH
+from hwmodels.energy import JOULES_PER_KWH, PUE
 from hwmodels.errors import Fault
 from hwmodels.kernels.formats import format_of
 from planner import power
@@ -19,7 +19,10 @@ def step_kwh(figures: Figures) -> FloatArray:
 
     A step that takes longer idles longer: the watts of its kernels are those of their FLOPs, however long it waits.
     """
-    question, work = figures.question, figures.work
+    question = figures.question
+    if figures.step_kwh is not None:
+        return figures.step_kwh * (question.target.pue / PUE.value)
+    work = figures.work
     dtype = recipe_of(question.workload, preset_of(question.workload)).forward
     world = np.asarray(figures.world, np.float64)
     joules = power.joules(

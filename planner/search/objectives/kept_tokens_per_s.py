@@ -18,3 +18,7 @@ class KeptTokensPerS(Objective):
         asked = figures.question
         seconds = effective_seconds(figures.step_s, asked.model, asked.workload, asked.cluster, figures.layouts)
         return asked.step_tokens / seconds
+
+    def loose(self, figures: Figures) -> FloatArray:
+        """Tokens a second without failures: ndarray (n,)."""
+        return figures.question.step_tokens / figures.step_s

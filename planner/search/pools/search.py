@@ -22,11 +22,13 @@ from planner.mixed.arrangement import Use
 from planner.mixed.step import usd_per_mtoken
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
-from planner.search.objective_base import BASIC, Constraint, Limit, Objective
+from planner.search.constraints import Constraint as Condition
+from planner.search.objective_base import Constraint, Limit, Objective
 from planner.search.pools.bases import bases_of, speed_of
 from planner.search.pools.examine import Examiner, Found
 from planner.search.pools.explain import explained
 from planner.search.pools.forms import Form, Forms
+from planner.search.question import Target
 from planner.search.ranges import Space, variants
 from planner.search.result import Row, SearchResult
 
@@ -41,6 +43,8 @@ OF_EACH = 3
 """Best by estimate of every form that are timed before forms compete."""
 MARGIN = 1.1
 """Estimates this far above the last row of the answer are not timed: an estimate leaves out what does not compute."""
+QUICK = frozenset({"step_time", "tokens_per_s_per_gpu", "usd_per_mtoken"})
+"""Objectives that seconds and dollars of a step give without its details."""
 DOLLARS = frozenset({"usd_per_mtoken", "train_usd"})
 BY_GPU = frozenset(
     {"tokens_per_s_per_gpu", "mfu", "energy_kwh_per_mtoken", "co2_kg_per_mtoken", "train_kwh", "train_co2_kg"}
@@ -57,11 +61,13 @@ class Asked:
     memory_headroom: float
     constraints: tuple[Constraint, ...] = ()
     limits: tuple[Limit, ...] = ()
+    where: tuple[Condition, ...] = ()
+    target: Target | None = None
 
     @property
     def quick(self) -> bool:
         """Whether seconds and dollars of a step order the answer without its details."""
-        return len(self.objectives) == 1 and self.objectives[0].name in BASIC and not self.limits
+        return len(self.objectives) == 1 and self.objectives[0].name in QUICK and not self.limits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +103,8 @@ def search_pools(
         from planner.search.search import search
 
         return search(
-            model, subcluster(cluster, pool), workload, space, objective=asked.objectives, top=rows,
-            memory_headroom=asked.memory_headroom, constraints=asked.constraints, limits=asked.limits,
+            model, subcluster(cluster, pool), workload, space, objective=tuple(one.name for one in asked.objectives),
+            top=rows, memory_headroom=asked.memory_headroom, where=asked.where, target=asked.target,
         )  # fmt: skip
 
     results, refused = _alone(cluster, alone, min(OF_A_POOL, asked.top), progress)
@@ -284,7 +290,7 @@ def _answer(entries: list[Entry], cluster: Cluster, asked: Asked, dropped: dict[
         if len(asked.objectives) > 1 and _beaten(entry, entries):
             continue
         row = entry.make()
-        late = [limit for limit in asked.limits if not limit.meets(np.asarray(limit.metric.value(row))).all()]
+        late = [limit for limit in asked.limits if not limit.holds(row)]
         for limit in late:
             dropped[limit.id] = dropped.get(limit.id, 0) + 1
         if not late:
