@@ -196,7 +196,7 @@ def test_fit_prints_the_host_constants_of_each_preset(call, tmp_path: Path) -> N
 def test_list_json(call) -> None:
     content = json.loads(call("list", "--json").out)
     kinds = {"models", "devices", "clusters", "schedules", "frameworks", "switches", "precisions", "optimizers"}
-    assert set(content) == {"schema", "scenarios", "rules"} | kinds
+    assert set(content) == {"schema", "scenarios", "rules", "objectives", "names"} | kinds
     assert {"1f1b", "gpipe", "interleaved-1f1b"} <= {row["name"] for row in content["schedules"]}
     assert {"tiny-llama-cpu", "llama3-70b-128xh100"} <= {row["name"] for row in content["scenarios"]}
     a100 = next(row for row in content["devices"] if row["name"] == "a100-sxm-80gb")
