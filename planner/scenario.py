@@ -36,13 +36,14 @@ from hwmodels.declared import Strict
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.records import dataclass
 from planner import model as models
+from planner.frameworks import of as preset_of
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
 from planner.scenario_file import MAX, Limit, RunFile, ScenarioFile, Span, near
 from planner.search.constraints import Constraint
 from planner.search.question import Target
-from planner.search.ranges import OF_WORKLOAD
+from planner.search.ranges import ANY_ORDER, OF_WORKLOAD
 from planner.search.space import Space, default_ranges
 from planner.search.widest import widest as widest_of
 
@@ -165,6 +166,8 @@ class Scenario:
         explicit = {
             name: value if name in OF_WORKLOAD else _values(value, widest[name]) for name, value in self.ranges.items()
         }
+        if ANY_ORDER in explicit.get("order", ()):
+            explicit["order"] = preset_of(self.workload).orders
         usual = default_ranges(Space.of(explicit), self.model, where, self.workload)
         found: dict[str, tuple[Any, ...]] = dict(explicit)
         for name, allowed in self.constraints.items():

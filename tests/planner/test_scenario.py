@@ -167,6 +167,15 @@ constraints: {tp: "<4", pp: ">=2", cp: [1, 2], dp: "2..4", mbs: "!=1", recompute
     assert scenario.limits == {"memory_headroom": 0.1}
 
 
+def test_orders_of_a_scenario_are_those_of_its_framework(tmp_path: Path) -> None:
+    text = "model: llama-3.2-1b\ncluster: dgx-h100:2\nworkload: {seq_len: 1024, gbs: 64, framework: megatron}\n"
+    found = read(tmp_path, text + "search: {order: [any]}\n").space()
+    assert found.order == ("tp-cp-dp-pp", "tp-cp-pp-dp")
+    told = "search: {order: [any]}\nconstraints: {order: [tp-cp-pp-dp]}\n"
+    assert read(tmp_path, text + told).space().order == ("tp-cp-pp-dp",)
+    refused(tmp_path, text + "search: {order: [tp-pp]}\n", "value 'tp-pp'")
+
+
 def test_a_constraint_that_leaves_nothing_is_infeasible(tmp_path: Path) -> None:
     scenario = read(tmp_path, GOOD + 'constraints: {tp: ">=16"}\n')
     with pytest.raises(InfeasibleError, match=r"No value of tp satisfies the constraint >=16.*tp in 1, 2") as error:
