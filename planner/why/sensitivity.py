@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import InfeasibleError, InputError
+from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.units import format_bytes
 from planner.layout import Layout
 from planner.memory import HEADROOM
@@ -111,8 +111,13 @@ def sensitivity(
     Raises
     ------
     hwmodels.errors.InputError
-        Where the layout itself breaks a rule on the cluster as it is.
+        Where the layout itself breaks a rule on the cluster as it is, and for a cluster of unlike pools: a change of
+        "the" device or link would be one of the first pool alone.
     """
+    if cluster.mixed:
+        why = "its pools have devices and links of their own"
+        fix = "a cluster of one of its pools, or why A.json B.json"
+        raise InputError(Fault(f"{cluster.name} has unlike pools", "sensitivity", why, fix))
     base = predict(model, cluster, workload, layout)
     taken = max(m.peak_bytes / m.capacity_bytes for m in base.memory)
     was = _Base(_rate(base, layout), layout.world, max(1.0 - HEADROOM, taken))

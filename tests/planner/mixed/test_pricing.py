@@ -16,6 +16,7 @@ from planner.mixed import Arrangement, Replicas
 from planner.plan import Workload
 from planner.predict import predict
 from planner.replay import replay
+from planner.why.sensitivity import sensitivity
 from tests.hwmodels.test_pools import TWO
 
 MODEL = models.load("llama-3-8b")[0]
@@ -172,3 +173,8 @@ def test_what_pools_cannot_do_is_said_once_with_a_way_out() -> None:
     with pytest.raises(InputError, match="do not lie in one pool"):
         mixed.in_order(replace(cluster, pools=(replace(cluster.pools[0], nodes=1, fabric=None), cluster.pools[1])),
                        Layout(tp=16, dp=1), WORK.gbs)  # fmt: skip
+
+
+def test_sensitivity_of_unlike_pools_is_refused_with_what_would_work() -> None:
+    with pytest.raises(InputError, match=r"has unlike pools.*why A.json B.json"):
+        sensitivity(MODEL, islands(), WORK, Layout(tp=4, sp=1, pp=2, dp=4))
