@@ -19,6 +19,7 @@ from planner.search.objective_base import Candidates, Limit, Objective, costs
 from planner.search.ranking import Ranking, best_first
 from planner.search.result import Row
 from planner.search.variant import Variant
+from planner.simulate.dag import build_dag, durations
 from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
 
 FloatArray = NDArray[np.float64]
@@ -26,6 +27,8 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 WAVE = 16
 """Candidates that are timed before there is an answer."""
+MOST_NODES = 30_000
+"""Nodes of a step that the event engine plays within a search: a fraction of a second."""
 MANY = 64
 """Candidates of one graph that are timed together."""
 
@@ -189,6 +192,17 @@ class Examiner:
         sized = group_memory(one.priced, group.index[[i]], group.pp, group.vpp, group.schedule)
         step = detail(one.priced, group, i, sized)
         return Row(0, group.layouts.layout(i), step, int(group.microbatches[i]), one.priced.workload)
+
+    def contended_s(self, one: Timed) -> float | None:
+        """Seconds of the event engine, where transfers share links; None for graphs of more than `MOST_NODES`."""
+        from planner.simulate.events import simulate_events
+
+        group = one.group
+        dag = build_dag(group.schedule, group.pp, int(group.microbatches[one.position]), group.vpp, group.comm)
+        if dag.n > MOST_NODES:
+            return None
+        costs = group.durations.costs(np.asarray([one.position]))
+        return float(simulate_events(dag, durations(dag, costs), contention=True).step_s[0])
 
     def _drop(self, name: str, count: int) -> None:
         if count:

@@ -16,6 +16,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Entry = TypeVar("Entry")
+ROUNDING = 1e-12
+"""Share of a cost below which two are the same."""
 
 
 class Ranking(Generic[Entry]):
@@ -52,11 +54,12 @@ class Ranking(Generic[Entry]):
     def open(self, bounds: FloatArray) -> BoolArray:
         """Whether candidates whose costs are at least `bounds` (n, objectives) could belong to the answer.
 
-        One objective: no more than the last row's cost. Several: no point of the front is as good in all and better
-        in one.
+        One objective: less than the last row's cost; of layouts that cost the same those stay that came first. Several:
+        no point of the front is as good in all and better in one.
         """
         if self.objectives == 1:
-            return np.asarray(bounds[:, 0] <= self.worst)
+            worst = self.worst
+            return np.asarray(bounds[:, 0] < (worst - ROUNDING * abs(worst) if np.isfinite(worst) else worst))
         found = np.ones(len(bounds), dtype=np.bool_)
         for point in self._costs:
             found[found] = ~beats(point, bounds[found])

@@ -22,7 +22,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search.asked import Asked, OnLayouts
 from planner.search.constraints import Constraint
-from planner.search.examine import Examiner, Timed
+from planner.search.examine import MOST_NODES, Examiner, Timed
 from planner.search.extend import extend
 from planner.search.objective_base import Limit
 from planner.search.pool import Pool, pool_of
@@ -49,6 +49,7 @@ def search(
     target: Target | None = None,
     shown: int | None = None,
     nearest: bool = True,
+    contended: int = 0,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Rank all legal layouts of a model on a cluster.
@@ -72,6 +73,8 @@ def search(
     nearest : bool
         Whether the error of an empty answer says what stands in its way and which request is the nearest that has one;
         it takes some searches more.
+    contended : int
+        How many of the best rows the event engine plays with contention for links (`Row.contended_s`).
     progress : callable or None
         Told what happens, one line at a time.
 
@@ -114,12 +117,13 @@ def search(
         if count:
             dropped[name] = dropped.get(name, 0) + count
     found_rows = examiner.ranking.rows()
-    rows = _rows(examiner, [entry for _, entry in found_rows[:shown]])
+    best = [entry for _, entry in found_rows[:shown]]
+    rows, more = _played(examiner, _rows(examiner, best), best[:contended])
     values = tuple(float(costs[0]) for costs, _ in found_rows)
     return SearchResult(
-        considered + tried, dropped, screened + tried, examiner.sized, examiner.priced, examiner.simulated, 0,
-        time.perf_counter() - start, rows, True, tuple(one.name for one in objectives), rows[0].step.notes,
-        values,
+        considered + tried, dropped, screened + tried, examiner.sized, examiner.priced, examiner.simulated,
+        sum(row.contended_s is not None for row in rows), time.perf_counter() - start, rows, True,
+        tuple(one.name for one in objectives), [*rows[0].step.notes, *more], values,
     )  # fmt: skip
 
 
@@ -177,6 +181,17 @@ def _screened(
 def _screen_names(limits: Sequence[Limit]) -> set[str]:
     """What the screen counts as dropped of legal candidates."""
     return {"memory", "bound", *(limit.id for limit in limits)}
+
+
+def _played(examiner: Examiner, rows: list[Row], best: Sequence[Timed]) -> tuple[list[Row], list[str]]:
+    """The rows, the first of them as the event engine plays them with contention, and what it did not play."""
+    found, notes = list(rows), []
+    for i, one in enumerate(best):
+        found[i] = replace(rows[i], contended_s=examiner.contended_s(one))
+        if found[i].contended_s is None:
+            notes.append(f"row {rows[i].rank} has more than {MOST_NODES:,} nodes, too many to play with contention "
+                         "here: simulate --contention")  # fmt: skip
+    return found, notes
 
 
 def _rows(examiner: Examiner, timed: Sequence[Timed]) -> list[Row]:

@@ -13,10 +13,10 @@ from planner.search.screen.shapes import means, ranks_of, shape_of, waiting
 from tests.planner.search.test_regret import dense
 
 
-def test_the_last_row_closes_what_costs_more() -> None:
+def test_the_last_row_closes_what_costs_as_much() -> None:
     ranking: Ranking[str] = Ranking(1, 2)
     ranking.add(np.asarray([[3.0], [1.0]]), [(0,), (1,)], ["c", "a"])
-    assert ranking.open(np.asarray([[2.0], [3.0], [3.1]])).tolist() == [True, True, False]
+    assert ranking.open(np.asarray([[2.0], [3.0], [3.1]])).tolist() == [True, False, False]
     ranking.add(np.asarray([[2.0]]), [(2,)], ["b"])
     assert [entry for _, entry in ranking.rows()] == ["a", "b"]
     assert ranking.worst == 2.0
