@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from planner.search import SearchResult
 
 
+PLAYED = 3
+"""Best rows that the event engine plays with contention for links."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("search", help="Legal layouts of a model on a cluster, ranked.")(with_sweeps(search))
@@ -76,6 +80,7 @@ def search(
     pue: opt.Pue = None,
     top: opt.Top = None,
     save: opt.Save = None,
+    contended: opt.Contended = None,
     place: opt.Place = None,
     out: opt.Out = None,
     json: inputs.JsonFlag = False,
@@ -96,7 +101,7 @@ def search(
 
         answer_deadline(problem, until, json)
     else:
-        answer(problem, out, save or [], json, place or 0)
+        answer(problem, out, save or [], json, place or 0, PLAYED if contended is None else contended)
 
 
 def problem_of_options(given: dict[str, Any]) -> Problem:
@@ -114,13 +119,13 @@ def problem_of_options(given: dict[str, Any]) -> Problem:
     return problem_of(given["scenario"], given["model"], given["cluster"], stated, space, asked, given["top"])
 
 
-def answer(problem: Problem, out: Path | None, save: list[int], json: bool, place: int = 0) -> None:
+def answer(problem: Problem, out: Path | None, save: list[int], json: bool, place: int = 0, played: int = 0) -> None:
     """Search, write what is asked for, and print; or a sweep in its place."""
     if answered(problem, out, json):
         return
     if not problem.pareto:
         _no_such_rows([number for number in save if not 1 <= number <= problem.top], problem.top)
-    result = find(problem)
+    result = find(problem, played)
     if place:
         from planner.cli.search_place import with_places
 
@@ -138,13 +143,13 @@ def answer(problem: Problem, out: Path | None, save: list[int], json: bool, plac
         note("written: " + ", ".join(map(str, files)))
 
 
-def find(problem: Problem) -> SearchResult:
-    """Search with progress on stderr."""
+def find(problem: Problem, played: int = 0) -> SearchResult:
+    """Search with progress on stderr; the best `played` rows with contention for links."""
     from planner.cli.progress import Progress
 
     with Progress() as progress:
         progress.stage(f"search the layouts of {problem.model.name} on {problem.cluster.n_ranks} ranks")
-        return problem.search(progress=progress.log)
+        return problem.search(progress=progress.log, contended=played)
 
 
 def write(result: SearchResult, problem: Problem, out: Path | None, save: list[int]) -> list[Path]:

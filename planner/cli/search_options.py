@@ -56,6 +56,10 @@ VarySwitch = Annotated[
     typer.Option("--vary-switch", metavar="NAME=A,B", help="Try these values of a switch (repeatable)."),
 ]
 Stages = _names("--stages", "even (the default), best, balanced, fit.")
+Contended = Annotated[
+    int | None,
+    typer.Option("--contended", min=0, help="How many of the best rows are played with contention for links (3)."),
+]
 Place = Annotated[
     int | None, typer.Option("--place", min=0, help="Place the ranks of this many of the best rows.")
 ]

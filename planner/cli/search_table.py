@@ -39,7 +39,7 @@ def show(result: SearchResult, problem: Problem) -> None:
     say()
     dropped = sum(result.dropped.values())
     say(f"{result.considered:,} layouts considered, {dropped:,} dropped, {result.priced:,} priced, "
-        f"{result.simulated:,} simulated in {result.wall_s:.2f} s")  # fmt: skip
+        f"{result.simulated:,} simulated, {result.contended} with contention, in {result.wall_s:.2f} s")  # fmt: skip
     reasons = sorted(result.dropped.items(), key=lambda item: -item[1])
     widest = max((count for _, count in reasons), default=1)
     bars = [(rule, "#" * max(1, round(24 * count / widest)), f"{count:,}") for rule, count in reasons]
@@ -56,6 +56,10 @@ def show(result: SearchResult, problem: Problem) -> None:
     say(proof(result))
     if any(row.step.verdict != "fits" for row in result.rows):
         say("at risk: the middle figure fits with the headroom asked for, the high end of its interval does not.")
+    played = [(row.rank, row.contended_s) for row in result.rows if row.contended_s is not None]
+    if played:
+        each = ", ".join(f"{1e3 * seconds:,.1f} ms of row {rank}" for rank, seconds in played)
+        say(f"with transfers that share links, event by event: {each}")
     for text in result.notes:
         say(f"note: {text}")
 

@@ -94,7 +94,9 @@ def search(
         from planner.search import pools
 
         mixed = pools.Asked(objectives, top, memory_headroom, constraints, limits, tuple(where), target)
-        return pools.search_pools(model, cluster, workload, space or Space(), mixed, tell)
+        answer = pools.search_pools(model, cluster, workload, space or Space(), mixed, tell)
+        unplayed = ["rows over unlike pools are not played with contention here: simulate --contention"]
+        return replace(answer, notes=[*answer.notes, *unplayed]) if contended else answer
     start = time.perf_counter()
     space = space or Space()
     capacity = cluster.device.memory_bytes * (1.0 - memory_headroom)

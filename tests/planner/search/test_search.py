@@ -13,6 +13,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.predict import predict
 from planner.priced import price_model
+from planner.replay import replay
 from planner.search import Space, search
 from planner.search.space import enumerate_layouts
 from planner.step.assemble import assemble, dag_groups
@@ -104,3 +105,16 @@ def test_kinds_of_context_parallelism_and_resharding_are_searched() -> None:
     assert {(lay.zero_stage, lay.reshard) for lay in each} == {(1, "default"), (3, "default"), (3, "never")}
     with pytest.raises(InputError, match="cp_kind 'spiral'"):
         Space.of({"cp_kind": ("spiral",)})
+
+
+def test_the_best_rows_are_played_with_contention() -> None:
+    """What the event engine says of a row alone; a step in which nothing shares a link takes what it took."""
+    model, cluster = small(), load("dgx-a100:2")
+    space = Space(tp=(2,), pp=(2,), cp=(1,), fsdp=(0,), vpp=(1,), mbs=(1, 2), recompute=("none",))
+    result = search(model, cluster, WORKLOAD, space, top=3, contended=2)
+    assert result.contended == 2
+    assert result.rows[2].contended_s is None
+    for row in result.rows[:2]:
+        alone = replay(model, cluster, WORKLOAD, row.layout, contention=True)
+        assert row.contended_s == pytest.approx(alone.step_s, rel=1e-12)
+        assert row.contended_s >= row.step.step_s.mid * (1 - 1e-12)
