@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GIB = 2**30
-HARD = ("memory",)
-"""Rules that drop a layout for its size and not for its form: what they drop is legal."""
+NOT_OF_FORM = ("memory", "bound")
+"""What drops a layout for its size, or for a bound above the answer, and not for its form: such a layout is legal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Row:
 def counted(out: str) -> dict[str, int]:
     """``considered`` and ``legal`` of a search's JSON.
 
-    Legal is what no rule of form dropped: everything but what memory alone ruled out.
+    Legal is what no rule of form dropped: what memory or a bound alone ruled out counts.
     """
     found = json.loads(out)
-    dropped = {rule: count for rule, count in found["dropped"].items() if not rule.startswith(HARD)}
+    dropped = {rule: count for rule, count in found["dropped"].items() if not rule.startswith(NOT_OF_FORM)}
     return {"considered": found["considered"], "legal": found["considered"] - sum(dropped.values())}
 
 

@@ -25,7 +25,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_what_is_dropped_for_memory_is_legal_and_what_breaks_a_rule_is_not(bench: Any) -> None:
-    content = {"considered": 100, "dropped": {"memory": 60, "zero-needs-dp": 7, "gbs-microbatch": 3}}
+    content = {"considered": 100, "dropped": {"memory": 50, "bound": 10, "zero-needs-dp": 7, "gbs-microbatch": 3}}
     assert bench.counted(json.dumps(content)) == {"considered": 100, "legal": 90}
 
 
