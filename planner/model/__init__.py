@@ -26,13 +26,31 @@ __all__ = ["ModelSpec", "families", "load", "names", "read_config"]
 def _registry() -> dict[str, Importer]:
     found: dict[str, Importer] = {}
     for module in pkgutil.iter_modules(__path__):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        for value in vars(loaded).values():
-            here = isinstance(value, type) and issubclass(value, Importer) and value.__module__ == loaded.__name__
-            if here and value is not Importer:
-                importer = value()
-                found.update(dict.fromkeys(value.model_types, importer))
+        found |= _importers(module.name)
     return dict(sorted(found.items()))
+
+
+def _importers(module: str) -> dict[str, Importer]:
+    """`model_type` -> importer of one module of this package."""
+    loaded = importlib.import_module(f"{__name__}.{module}")
+    found: dict[str, Importer] = {}
+    for value in vars(loaded).values():
+        here = isinstance(value, type) and issubclass(value, Importer) and value.__module__ == loaded.__name__
+        if here and value is not Importer:
+            importer = value()
+            found.update(dict.fromkeys(value.model_types, importer))
+    return found
+
+
+@cache
+def _importer(kind: str) -> Importer | None:
+    """The importer of a `model_type`; the modules whose text names it are asked before all are imported."""
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path.name != "__init__.py" and f'"{kind}"' in path.read_text(encoding="utf-8"):
+            found = _importers(path.stem).get(kind)
+            if found is not None:
+                return found
+    return _registry().get(kind)
 
 
 def families() -> tuple[str, ...]:
@@ -77,11 +95,12 @@ def read_config(config: Mapping[str, Any], name: str = "", source: str = "") -> 
         )
     where = f"{source}: model_type" if source else "model_type"
     kind = config.get("model_type")
-    known = families()
+    importer = _importer(kind) if isinstance(kind, str) and kind else None
+    known = families() if importer is None else ()
     if not isinstance(kind, str) or not kind:
         what = "is missing" if kind is None else f"is {kind_of(kind)}"
         raise InputError(Fault(what, where, "it says which family the keys belong to", "one of " + ", ".join(known)))
-    if kind not in known:
+    if importer is None:
         close = difflib.get_close_matches(kind, known, 2, 0.6)
         meant = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
@@ -93,7 +112,7 @@ def read_config(config: Mapping[str, Any], name: str = "", source: str = "") -> 
             )
         )
     own = config.get("_name_or_path")
-    return _registry()[kind].read(config, name or (Path(own).name if isinstance(own, str) and own else kind), source)
+    return importer.read(config, name or (Path(own).name if isinstance(own, str) and own else kind), source)
 
 
 def _read_file(path: Path) -> tuple[ModelSpec, dict[str, Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwmodels.errors import InputError
+from planner import model as models
 from planner.model import families, load, names, read_config
 from planner.model.spec import Attention, LatentAttention, Mlp, Moe
+from tests.conftest import ROOT
 
 LLAMA = {
     "model_type": "llama",
@@ -268,3 +272,21 @@ def test_families_cover_the_promised_ones() -> None:
         "deepseek_v3",
         "llava",
     }
+
+
+def test_a_family_is_found_by_its_file_alone() -> None:
+    """The quick way to an importer and the registry of all of them agree on every type."""
+    for kind, importer in models._registry().items():
+        models._importer.cache_clear()
+        found = models._importer(kind)
+        assert type(found) is type(importer), kind
+    assert models._importer("no-such-family") is None
+
+
+def test_one_model_imports_one_family() -> None:
+    code = (
+        "import sys; from planner import model; model.load('llama-3-70b')\n"
+        "print([m for m in ('planner.model.mamba', 'planner.model.gemma', 'planner.model.deepseek') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
