@@ -286,7 +286,7 @@ def test_a_family_is_found_by_its_file_alone() -> None:
 def test_one_model_imports_one_family() -> None:
     code = (
         "import sys; from planner import model; model.load('llama-3-70b')\n"
-        "print([m for m in ('planner.model.mamba', 'planner.model.gemma', 'planner.model.deepseek') if m in sys.modules])"
+        "print([m for m in ('mamba', 'gemma', 'deepseek') if f'planner.model.{m}' in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
