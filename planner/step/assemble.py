@@ -139,7 +139,8 @@ def dag_groups(priced: PricedModel, index: IntArray) -> Iterator[Shape]:
 
     ZeRO-1 and ZeRO-2 are one class where their gradients are reduced alike: they differ in memory alone.
     """
-    sub = priced.layouts.take(index)
+    every = len(index) == len(priced.layouts) and bool((index == np.arange(len(index))).all())
+    sub = priced.layouts if every else priced.layouts.take(index)
     experts = any(layer.is_moe for layer in priced.model.layers)
     sharing = ((sub.dp * sub.cp > 1) | ((sub.edp > 1) & experts)).astype(np.int64)
     zero = np.where(sharing == 1, sub.zero_stage, 0)
@@ -226,13 +227,18 @@ def assemble_all(priced: PricedModel, shapes: Sequence[Shape]) -> list[Group]:
         return []
     pipelines = list(dict.fromkeys(shape[1:4] for shape in shapes))
     members = [[i for i, shape in enumerate(shapes) if shape[1:4] == pipeline] for pipeline in pipelines]
+    order = [i for each in members for i in each]  # the shapes of a pipeline beside each other
+    data = _Data.of(priced, [shapes[i] for i in order])
+    ends = np.cumsum([0, *(len(each) for each in members)])
+    spans = [slice(data.whole[a].start, data.whole[b - 1].stop) for a, b in pairwise(ends)]
     indices = [np.concatenate([shapes[i][0] for i in each]) for each in members]
-    micro: dict[int, tuple[Microbatches, IntArray]] = {}
-    for (found, same), each in zip(microbatches(priced, pipelines, indices), members, strict=True):
-        for i, part in zip(each, np.split(same, np.cumsum([len(shapes[i][0]) for i in each])[:-1]), strict=True):
-            micro[i] = found, part
-    data = _Data.of(priced, shapes)
-    return [_group(priced, shape, *micro[i], data, i) for i, shape in enumerate(shapes)]
+    shared = microbatches(priced, pipelines, indices, [data.layouts.take(span) for span in spans])
+    found: dict[int, Group] = {}
+    for (micro, same), span, a, b in zip(shared, spans, ends[:-1], ends[1:], strict=True):
+        for at in range(a, b):
+            part = slice(data.whole[at].start - span.start, data.whole[at].stop - span.start)
+            found[order[at]] = _group(priced, shapes[order[at]], micro, same[part], data, at)
+    return [found[i] for i in range(len(shapes))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

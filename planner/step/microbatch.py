@@ -78,10 +78,9 @@ class Microbatches:
 
 
 def microbatches(
-    priced: PricedModel, pipelines: Sequence[Pipeline], indices: Sequence[IntArray]
+    priced: PricedModel, pipelines: Sequence[Pipeline], indices: Sequence[IntArray], layouts: Sequence[LayoutBatch]
 ) -> list[tuple[Microbatches, IntArray]]:
-    """Of the layouts at each of `indices`, which share one of `pipelines`; and which micro-batch each layout has."""
-    layouts = [priced.layouts.take(index) for index in indices]
+    """Of the `layouts` at each of `indices`, which share one of `pipelines`; and which micro-batch each layout has."""
     distinct = [each.distinct(MICROBATCH_KEYS) for each in layouts]
     chosen = [index[first] for index, (first, _) in zip(indices, distinct, strict=True)]
     sent = sends(priced, chosen, pipelines)
