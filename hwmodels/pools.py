@@ -149,6 +149,13 @@ def is_mixed(cluster: Cluster) -> bool:
     return len(cluster.pools) > 1 and not same
 
 
+def described(cluster: Cluster) -> str:
+    """What it is made of, in words for people."""
+    if not is_mixed(cluster):
+        return f"{cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
+    return " + ".join(f"{p.label} ({p.nodes} nodes of {p.gpus_per_node} x {p.device.name})" for p in cluster.pools)
+
+
 def island(cluster: Cluster, pool: int) -> int:
     """Which fabric a pool lies on: its own number, or -1 for the cluster's, which several may share."""
     return -1 if cluster.pools[pool].fabric is None else pool

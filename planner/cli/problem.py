@@ -71,20 +71,17 @@ class Problem:
 
     def echo(self) -> list[tuple[str, str]]:
         """What was resolved, as name and text, so that a wrong default is seen at once."""
+        from hwmodels.pools import described
+
         work, cluster = self.workload, self.cluster
         active = ""
         if self.model.active_parameters != self.model.parameters:
             active = f", {self.model.active_parameters:,} active"
         trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
         trained = ", ".join(filter(None, (trained, work.described())))
-        here = f"{cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
-        if cluster.mixed:
-            here = " + ".join(
-                f"{p.label} ({p.nodes} nodes of {p.gpus_per_node} x {p.device.name})" for p in cluster.pools
-            )
         return [
             ("model", f"{self.model.name}: {self.model.parameters:,} parameters{active}, {self.model.n_layers} layers"),
-            ("cluster", f"{self.cluster_name}: {here}"),
+            ("cluster", f"{self.cluster_name}: {described(cluster)}"),
             ("workload", f"{trained}, framework {work.framework}"),
             ("limits", ", ".join(self._limits())),
         ]

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 def show_inputs(case: Case) -> None:
     """Echo what was resolved, so that a wrong default is seen at once."""
+    from hwmodels.pools import described
+
     work, cluster = case.workload, case.cluster
     model = f"{case.model.name}: {case.model.parameters:,} parameters, {case.model.n_layers} layers"
-    ranks = f"{case.cluster_name}: {cluster.n_ranks} x {cluster.device.name}, {cluster.gpus_per_node} a node"
+    ranks = f"{case.cluster_name}: {described(cluster)}"
     trained = f"seq_len {work.seq_len}, gbs {work.gbs}, {work.precision}, {work.optimizer}"
     trained = ", ".join(filter(None, (trained, work.described())))
     pairs = [
