@@ -89,9 +89,10 @@ def search(
     given = dict(locals())
     problem = problem_of_options(given)
     until = inputs.duration(deadline, "--deadline") if deadline is not None else problem.deadline_s
-    if sweeping() and (why is not None or deadline is not None):
-        what = "a sweep has no --why and no --deadline"
-        raise InputError(Fault(what, "search", "each of them answers one question", "one of the two"))
+    for name in ("why", "deadline", "save", "place", "contended") if sweeping() else ():
+        if given[name] is not None:
+            what, why_not = f"a sweep has no --{name}", "it is about the answer of one search"
+            raise InputError(Fault(what, "search", why_not, "the case that it is about, without the sweep"))
     if why is not None:
         from planner.cli.search_why import answer_why
 

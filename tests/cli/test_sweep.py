@@ -62,7 +62,7 @@ def test_sizes_draw_a_curve_and_the_batch_stays_or_grows(call: Any, tmp_path: Pa
 def test_a_size_is_searched_as_its_preset(call: Any, tmp_path: Path) -> None:
     path = scenario(tmp_path, "one")
     found, _ = swept(call, path, "--gpus", "16", "--out", tmp_path / "out")
-    alone = call("search", str(path), "--cluster", "dgx-h100:2", "--json")
+    alone = call("search", str(path), "--cluster", "dgx-h100:2", "--contended", "0", "--json")
     assert found["cases"][0]["best"] == json.loads(alone.out)["plans"][0]
 
 
@@ -123,7 +123,8 @@ def test_every_fault_of_every_file_is_said_before_anything_runs(call: Any, tmp_p
 def test_search_takes_the_same_options(call: Any, tmp_path: Path) -> None:
     path = scenario(tmp_path, "one", more="constraints: {tp: '<=8'}")
     words = ("--gpus", "8,16", "--zero-stage", "0,1", "--workers", "1", "--json")
-    swept_, plain = call("search", str(path), *words), call("search", str(path), "--zero-stage", "0,1", "--json")
+    swept_ = call("search", str(path), *words)
+    plain = call("search", str(path), "--zero-stage", "0,1", "--contended", "0", "--json")
     cases = json.loads(swept_.out)["cases"]
     assert swept_.code == 0 and [row["gpus"] for row in cases] == [8, 16]
     assert cases[0]["best"] == json.loads(plain.out)["plans"][0]
@@ -140,3 +141,19 @@ def test_search_compares_what_options_describe(call: Any, tmp_path: Path) -> Non
     assert len(list((tmp_path / "out" / "cases").iterdir())) == 4
     nothing = call("search", *words, "--mbs", "1", "--workers", "1", "--tp", "64", "--out", str(tmp_path / "out"))
     assert nothing.code == 3 and "infeasible" in nothing.out
+
+
+def test_a_sweep_keeps_conditions_and_objectives_of_its_search(call: Any, tmp_path: Path) -> None:
+    path = scenario(tmp_path, "one")
+    words = ("--where", "tp >= 2", "--pareto", "step_time,peak_memory")
+    found = call("search", str(path), "--gpus", "8,16", *words, "--workers", "1", "--json")
+    alone = call("search", str(path), *words, "--contended", "0", "--json")
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["cases"][0]["best"] == json.loads(alone.out)["plans"][0]
+    assert json.loads(found.out)["cases"][1]["best"]["tp"] >= 2
+
+
+@pytest.mark.parametrize("words", [("--why", "tp=8"), ("--deadline", "30d"), ("--save", "1"), ("--place", "1")])
+def test_what_one_answer_is_asked_is_not_asked_of_many(call: Any, tmp_path: Path, words: tuple[str, ...]) -> None:
+    found = call("search", str(scenario(tmp_path, "one")), "--gpus", "8,16", *words)
+    assert found.code == 2 and f"a sweep has no {words[0]}" in found.err
