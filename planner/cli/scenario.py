@@ -118,7 +118,7 @@ def chosen(asked: Scenario, problem: Problem, result: SearchResult) -> list[Row]
             try:
                 found = search(
                     problem.model, problem.cluster, problem.workload, replace(space, tp=(tp,), pp=(pp,)),
-                    objective=problem.objective, top=1, **problem.limits,
+                    objective=problem.objective, top=1, nearest=False, **problem.limits,
                 )  # fmt: skip
             except InfeasibleError:
                 continue

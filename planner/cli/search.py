@@ -93,6 +93,11 @@ def search(
         if given[name] is not None:
             what, why_not = f"a sweep has no --{name}", "it is about the answer of one search"
             raise InputError(Fault(what, "search", why_not, "the case that it is about, without the sweep"))
+    alone = [f"--{name}" for name in ("why", "deadline") if given[name] is not None]
+    beside = [f"--{name}" for name in ("save", "out", "place", "contended") if given[name]]
+    if alone and (beside or len(alone) > 1):
+        what = f"{alone[0]} beside {', '.join([*alone[1:], *beside])}"
+        raise InputError(Fault(what, "search", "it answers one question and makes no plans", f"{alone[0]} alone"))
     if why is not None:
         from planner.cli.search_why import answer_why
 

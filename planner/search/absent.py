@@ -156,6 +156,9 @@ def absent(ask: Ask, asked: dict[str, Any], search: Searches, objectives: tuple[
     if several:
         beaten = next((row for row in answer.rows if _beats(row, best, objectives)), None)
         return Absence(asked, unsearched, "", best, first, None, beaten)
+    if not found.values:  # pools of unlike devices: rows alone
+        same = (row.rank for row in answer.rows if row.layout == best.layout and row.workload == best.workload)
+        return Absence(asked, unsearched, "", best, first, next(same, None))
     better = sum(value < found.values[0] for value in answer.values)
     rank = better + 1 if better < len(answer.values) or len(answer.values) < RANKS else None
     return Absence(asked, unsearched, "", best, first, rank)
