@@ -69,6 +69,8 @@ def test_wider_links_never_slow_a_step(case: Case) -> None:
 AXES: dict[str, tuple[int, ...] | tuple[str, ...]] = {
     "tp": (1, 2, 4),
     "sp": (0, 1),
+    "cp": (1,),
+    "fsdp": (0,),
     "pp": (1, 2, 4),
     "vpp": (1, 2),
     "zero_stage": (0, 3),
@@ -102,6 +104,8 @@ def test_search_counts_every_candidate_and_finds_the_best() -> None:
             too_large += 1
         else:
             fitting.append(expected.step_s)
-    assert (result.considered, result.dropped["memory"], result.priced) == (considered, too_large, len(fitting))
-    assert too_large > 0
+    assert (result.considered, result.screened) == (considered, too_large + len(fitting))
+    # a bound may keep a layout out of the answer before its memory is looked at
+    assert 0 < result.dropped["memory"] <= too_large
+    assert result.priced <= len(fitting)
     assert [row.step.step_s.mid for row in result.rows] == pytest.approx(sorted(fitting)[:5], rel=1e-9)
