@@ -126,9 +126,9 @@ def test_a_search_loads_numpy_and_what_it_prices_with_and_no_more() -> None:
         "planner.compare", "planner.replay", "planner.simulate.events", "reports", "executor",
     )  # fmt: skip
     words = ["search", "llama3-70b-128xh100", "--tp", "4", "--pp", "2", "--dp", "16", "--mbs", "1", "--top", "1"]
-    code = (
+    code = (  # SimPy is loaded where it plays the best rows
         "import sys, planner.cli.app as a\n"
-        f"code = a.main({words!r} + ['--json'])\n"
+        f"code = a.main({words!r} + ['--contended', '0', '--json'])\n"
         f"print([m for m in {unwanted!r} if m in sys.modules], file=sys.stderr)\n"
         "raise SystemExit(code)"
     )
