@@ -86,7 +86,12 @@ def search(
     json: inputs.JsonFlag = False,
 ) -> None:
     """Search the layouts of a scenario, or of the options; options override the scenario."""
-    given = dict(locals())
+    answer_options(dict(locals()))
+
+
+def answer_options(given: dict[str, Any]) -> None:
+    """Answer what the options of ``search`` ask, by name."""
+    why, deadline, json = given["why"], given["deadline"], given["json"]
     problem = problem_of_options(given)
     until = inputs.duration(deadline, "--deadline") if deadline is not None else problem.deadline_s
     for name in ("why", "deadline", "save", "place", "contended") if sweeping() else ():
@@ -107,7 +112,8 @@ def search(
 
         answer_deadline(problem, until, json)
     else:
-        answer(problem, out, save or [], json, place or 0, PLAYED if contended is None else contended)
+        played = PLAYED if given["contended"] is None else given["contended"]
+        answer(problem, given["out"], given["save"] or [], json, given["place"] or 0, played)
 
 
 def problem_of_options(given: dict[str, Any]) -> Problem:
