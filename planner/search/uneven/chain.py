@@ -70,18 +70,21 @@ def best_splits(table: Table, stages: int, layers: int, weight: FloatArray) -> S
     micro-batch. Of passes that are equally good the one with the smaller sum is taken. Time grows with passes x stages
     x layers x layers of a stage.
     """
-    tables = [table(stage) for stage in range(stages)]
-    slowest = _least_slowest(tables, layers)
-    free, _ = _least_sum(tables, layers, np.full(len(slowest), np.inf))
-    first, _ = _least_sum(tables, layers, slowest)
+    windows = _Windows.of([table(stage) for stage in range(stages)])
+    n = windows.loads[0].shape[1]
+    slowest = _least_slowest(windows, layers)
+    free = _least_sums(windows.within(np.full(n, np.inf)), windows.of_stage, layers)[0][:, 0]
+    first = _least_sums(windows.within(slowest), windows.of_stage, layers)[0][:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
         limit = np.where(first > free * (1.0 + SLACK), slowest + (first - free) / weight, slowest)
-    seconds, shares = np.full(len(slowest), np.inf), np.zeros((len(slowest), stages), dtype=np.int64)
+    seconds, shares = np.full(n, np.inf), np.zeros((n, stages), dtype=np.int64)
     left = np.flatnonzero(np.isfinite(slowest))
     while len(left):
-        some = [(load[left], more[left]) for load, more in tables]
-        total, splits = _least_sum(some, layers, limit[left])
-        most = _slowest(some, splits)
+        some = windows.take(left)
+        steps = some.within(limit[left])
+        best = _least_sums(steps, some.of_stage, layers)
+        splits = _first_split(steps, some.of_stage, best)
+        most, total = some.slowest(splits), best[0][:, 0]
         reached = weight[left] * most + total
         better = reached < seconds[left] * (1.0 - SLACK)
         seconds[left] = np.where(better, reached, seconds[left])
@@ -92,53 +95,100 @@ def best_splits(table: Table, stages: int, layers: int, weight: FloatArray) -> S
     return Splits(seconds, shares)
 
 
-def _least_slowest(tables: list[tuple[FloatArray, FloatArray]], layers: int) -> FloatArray:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Windows:
+    """The tables of all stages, each once however many stages have it, windows of one width side by side.
+
+    Attributes
+    ----------
+    loads, sums : list of ndarray (widths, problems, begins)
+    of_stage : tuple of int
+        Which of them each stage has.
+    """
+
+    loads: list[FloatArray]
+    sums: list[FloatArray]
+    of_stage: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tables: list[tuple[FloatArray, FloatArray]]) -> _Windows:
+        """From tables ``[problem, begin, layers]``: stages share one where the arrays are the same objects."""
+        numbers: dict[tuple[int, int], int] = {}
+        of_stage = tuple(numbers.setdefault((id(load), id(more)), len(numbers)) for load, more in tables)
+        few = [tables[of_stage.index(i)] for i in range(len(numbers))]
+        loads, sums = ([np.ascontiguousarray(np.moveaxis(pair[i], 2, 0)) for pair in few] for i in range(2))
+        return cls(loads, sums, of_stage)
+
+    def take(self, rows: IntArray) -> _Windows:
+        """Those of some problems; these where all are asked for."""
+        if len(rows) == self.loads[0].shape[1]:
+            return self
+        return _Windows([v[:, rows] for v in self.loads], [v[:, rows] for v in self.sums], self.of_stage)
+
+    def within(self, limit: FloatArray) -> list[FloatArray]:
+        """The sums, infinite where the window is slower than a limit: a list of ndarray (widths, problems, begins)."""
+        allowed = (limit * (1.0 + SLACK))[:, None]
+        return [np.where(load <= allowed, more, np.inf) for load, more in zip(self.loads, self.sums, strict=True)]
+
+    def slowest(self, shares: IntArray) -> FloatArray:
+        """Seconds of the slowest stage of given splits: ndarray (problems,)."""
+        rows, begins = np.arange(len(shares)), np.cumsum(shares, axis=1) - shares
+        each = [self.loads[i][shares[:, s], rows, begins[:, s]] for s, i in enumerate(self.of_stage)]
+        return np.asarray(np.max(each, axis=0))
+
+
+def _least_slowest(windows: _Windows, layers: int) -> FloatArray:
     """The least slowest stage over all splits: ndarray (problems,)."""
-    best = _beyond(tables[0][0], layers)
-    for load, _ in reversed(tables):
-        best = np.maximum(load, _ahead(best, load.shape[2])).min(axis=2)
+    best = _beyond(windows.loads[0], layers)
+    for i in reversed(windows.of_stage):
+        best = _joined(np.maximum, windows.loads[i], best)
     return np.asarray(best[:, 0])
 
 
-def _least_sum(
-    tables: list[tuple[FloatArray, FloatArray]], layers: int, limit: FloatArray
-) -> tuple[FloatArray, IntArray]:
-    """The least sum over splits none of whose stages is slower than `limit`, and the first of its splits."""
-    allowed = limit * (1.0 + SLACK)
-    steps = [np.where(load <= allowed[:, None, None], more, np.inf) for load, more in tables]
+def _least_sums(steps: list[FloatArray], of_stage: tuple[int, ...], layers: int) -> list[FloatArray]:
+    """The least sum of each stage and those behind it, for layers j and on: a list of ndarray (problems, layers + 1).
+
+    One more than there are stages: behind the last nothing may be left.
+    """
     best = [_beyond(steps[0], layers)]
-    for step in reversed(steps):
-        best.append((step + _ahead(best[-1], step.shape[2])).min(axis=2))
+    for i in reversed(of_stage):
+        best.append(_joined(np.add, steps[i], best[-1]))
     best.reverse()
+    return best
+
+
+def _first_split(steps: list[FloatArray], of_stage: tuple[int, ...], best: list[FloatArray]) -> IntArray:
+    """Of the splits with the least sum the first: ndarray (problems, stages), zero where there is none."""
     total = best[0][:, 0]
-    n, rows = len(total), np.arange(len(total))
-    shares, begin, before = np.zeros((n, len(steps)), dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n)
-    for stage, step in enumerate(steps):
-        here = step[rows, begin]
-        reached = before[:, None] + here + _ahead(best[stage + 1], step.shape[2])[rows, begin]
-        good = reached <= total[:, None] * (1.0 + SLACK)
-        most = good.shape[1] - 1 - good[:, ::-1].argmax(axis=1)
+    n, last, rows = len(total), best[0].shape[1] - 1, np.arange(len(total))
+    shares, begin, before = np.zeros((n, len(of_stage)), dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n)
+    most_sum = total * (1.0 + SLACK)
+    for stage, i in enumerate(of_stage):
+        here = steps[i][:, rows, begin]
+        end = begin + np.arange(len(here))[:, None]
+        ahead = np.where(end <= last, best[stage + 1][rows, np.minimum(end, last)], np.inf)
+        good = before + here + ahead <= most_sum
+        most = len(good) - 1 - good[::-1].argmax(axis=0)
         shares[:, stage] = np.where(np.isfinite(total), most, 0)
-        before = before + here[rows, shares[:, stage]]
+        before = before + here[shares[:, stage], rows]
         begin = begin + shares[:, stage]
-    return np.asarray(total), shares
+    return shares
 
 
-def _slowest(tables: list[tuple[FloatArray, FloatArray]], shares: IntArray) -> FloatArray:
-    """Seconds of the slowest stage of given splits: ndarray (problems,)."""
-    rows, begins = np.arange(len(shares)), np.cumsum(shares, axis=1) - shares
-    each = [load[rows, begins[:, s], shares[:, s]] for s, (load, _) in enumerate(tables)]
-    return np.asarray(np.max(each, axis=0))
+def _joined(join: np.ufunc, windows: FloatArray, best: FloatArray) -> FloatArray:
+    """The least over widths of a window joined with what `best` says of the layers behind it: (problems, begins).
+
+    Width by width, over rows that lie side by side: a reduction over the few widths would take most of the time.
+    """
+    found, begins = join(windows[0], best), best.shape[1]
+    for width in range(1, min(len(windows), begins)):
+        part = join(windows[width, :, : begins - width], best[:, width:])
+        np.minimum(found[:, : begins - width], part, out=found[:, : begins - width])
+    return np.asarray(found)
 
 
 def _beyond(like: FloatArray, layers: int) -> FloatArray:
     """Behind the last stage: nothing where no layer is left, else impossible: ndarray (problems, layers + 1)."""
-    found = np.full((like.shape[0], layers + 1), np.inf)
+    found = np.full((like.shape[1], layers + 1), np.inf)
     found[:, layers] = 0.0
     return found
-
-
-def _ahead(best: FloatArray, width: int) -> FloatArray:
-    """``[problem, begin, n]``: what `best` says of layer begin + n, infinite beyond the last."""
-    padded = np.concatenate([best, np.full((len(best), width - 1), np.inf)], axis=1)
-    return np.lib.stride_tricks.sliding_window_view(padded, width, axis=1)
