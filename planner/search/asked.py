@@ -7,11 +7,12 @@ they are bound to the one that a search answers, whose workload may differ from 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Literal
 
 import numpy as np
 
+from hwmodels.records import dataclass
 from planner import power
 from planner.flops import formula_of, model_flops
 from planner.layout import LayoutBatch, RuleContext

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from hwmodels import energy
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 

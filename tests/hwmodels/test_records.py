@@ -75,6 +75,27 @@ def own(make: Make, **options: Any) -> Any:
     return make(**options)(Own)
 
 
+def named(make: Make, **options: Any) -> Any:
+    class Named:
+        """Fields by name alone, and one that is not."""
+
+        x: int = 1
+        first: int = dataclasses.field(kw_only=False)
+        made: list[int] = dataclasses.field(default_factory=list)
+
+    return make(**options, kw_only=True)(Named)
+
+
+def below(make: Make, **options: Any) -> Any:
+    class Longer(named(make, **options)):  # type: ignore[misc]
+        """With the fields of its base, one of which it has otherwise."""
+
+        x: int = dataclasses.field(default=3, kw_only=True)
+        y: float = 2.0
+
+    return make(**options)(Longer)
+
+
 def called(function: Callable[..., Any], *words: Any) -> Any:
     try:
         return function(*words)
@@ -82,7 +103,7 @@ def called(function: Callable[..., Any], *words: Any) -> Any:
         return type(error).__name__, str(error).replace("Point.__init__()", "__init__()")
 
 
-@pytest.mark.parametrize("build", [point, single, none, own])
+@pytest.mark.parametrize("build", [point, single, none, own, named, below])
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_class_is_as_the_standard_library_makes_it(build: Callable[..., Any], options: dict[str, Any]) -> None:
     quick, usual = build(records.dataclass, **options), build(dataclasses.dataclass, **options)
@@ -144,7 +165,7 @@ class Base:
 
 @records.dataclass(frozen=True)
 class Below(Base):
-    """Left to the standard library."""
+    """Of a class by `records`."""
 
     y: int = 2
 
@@ -162,6 +183,32 @@ def test_a_frozen_class_is_copied_and_pickled() -> None:
     arrays = Kept(np.arange(3))
     with pytest.raises(ValueError, match="ambiguous"):
         assert arrays == Kept(np.arange(3))
+
+
+def test_what_the_standard_library_refuses_is_refused() -> None:
+    class Shared:
+        """A default that all would share."""
+
+        x: list[int] = []
+
+    class Unordered:
+        """A default before none."""
+
+        x: int = 1
+        y: int
+
+    class Thawed(Base):
+        """Of a frozen class."""
+
+        y: int = 1
+
+    for make in (records.dataclass, dataclasses.dataclass):
+        with pytest.raises(ValueError, match=r"mutable default .* for field x is not allowed"):
+            make(Shared)
+        with pytest.raises(TypeError, match="non-default argument 'y' follows default argument"):
+            make(Unordered)
+        with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+            make(Thawed)
 
 
 def test_subclasses() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import RULES, Layout, LayoutBatch, RuleContext
 from planner.layout.degrees import CODES
 from planner.search.constraints.evaluate import BoolArray

@@ -8,12 +8,12 @@ be, and whether it *may*. Where all numbers are known the two are the same array
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.search.constraints.tree import (
     Arithmetic,
     Compare,

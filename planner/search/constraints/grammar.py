@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.search.constraints import dimensions
 from planner.search.constraints.names import NAMES, Name, code_of, known_words
 from planner.search.constraints.tokens import Token, tokens

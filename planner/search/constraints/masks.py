@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from hwmodels.records import dataclass
 from planner.layout import LayoutBatch
 from planner.search.constraints.evaluate import UNKNOWN, BoolArray, Span, decide
 from planner.search.constraints.grammar import Constraint

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hwmodels.records import dataclass
 from planner.layout import Layout, LayoutBatch, split_of
 from planner.layout.degrees import CODES
 from planner.layout.known import WORDS as LAYOUT_WORDS

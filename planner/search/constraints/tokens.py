@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from hwmodels import units
 from hwmodels.errors import Fault, InputError
+from hwmodels.records import dataclass
 from planner.search.constraints.names import WORDS
 
 SIGNS = ("<=", ">=", "==", "!=", "..", "//", "<", ">", "=", "+", "-", "*", "/", "%", "(", ")", "[", "]", ",")
