@@ -14,9 +14,12 @@ from hwmodels.estimate import Estimate
 from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.layout import LayoutBatch
+from planner.layout.distinct import distinct_rows
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+FEW = 2048
+"""Groups that are priced faster than those that are alike among them are found."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +47,7 @@ def price_moves(cluster: Cluster, moves: Sequence[Move]) -> list[Estimate]:
             return np.repeat(np.concatenate([getattr(moves[i].shape, name) for i in mine]), wide)
 
         shape = GroupShape(*(joined(f.name) for f in fields(GroupShape)))
-        every = collectives.seconds(cluster, op, np.concatenate([size.reshape(-1) for size in sizes]), shape)
+        every = _seconds(cluster, op, np.concatenate([size.reshape(-1) for size in sizes]), shape)
         cuts = np.cumsum([size.size for size in sizes])[:-1]
         values = (np.split(np.broadcast_to(part, every.mid.shape), cuts) for part in (every.mid, every.spread))
         for i, mid, spread in zip(mine, *values, strict=True):
@@ -52,6 +55,18 @@ def price_moves(cluster: Cluster, moves: Sequence[Move]) -> list[Estimate]:
             one = Estimate(mid.reshape(like), spread.reshape(like))
             found[i] = one if isinstance(times, float) and times == 1.0 else one * times
     return [found[i] for i in range(len(moves))]
+
+
+def _seconds(cluster: Cluster, op: str, nbytes: FloatArray, shape: GroupShape) -> Estimate:
+    """Seconds of a collective of many groups (n,): the law is asked once for those that are alike to the last bit."""
+    n, parts = len(nbytes), [np.asarray(getattr(shape, f.name)) for f in fields(GroupShape)]
+    if n <= FEW:
+        return collectives.seconds(cluster, op, nbytes, shape)
+    columns = [part.astype(np.float64).view(np.int64) for part in (*parts, nbytes)]
+    first, same = distinct_rows(columns, n)
+    few = collectives.seconds(cluster, op, nbytes[first], GroupShape(*(part[first] for part in parts)))
+    mid, spread = (np.broadcast_to(part, first.shape)[same] for part in (few.mid, few.spread))
+    return Estimate(mid, spread)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
