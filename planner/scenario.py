@@ -41,7 +41,6 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.plan_checks import sequence_faults
 from planner.scenario_file import MAX, Limit, RunFile, ScenarioFile, Span, near
-from planner.search.constraints import Constraint
 from planner.search.question import Target
 from planner.search.ranges import ANY_ORDER, OF_WORKLOAD
 from planner.search.space import Space, default_ranges
@@ -49,6 +48,8 @@ from planner.search.widest import widest as widest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from planner.search.constraints import Constraint
 
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Space))
 LIMITED: tuple[str, ...] = tuple(name for name in FIELDS if name not in OF_WORKLOAD)

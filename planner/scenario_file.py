@@ -21,7 +21,6 @@ from planner.frameworks.switches import Switches, normal
 from planner.layout import ORDERS, RECOMPUTE, RESHARDS, SCHEDULES
 from planner.layout.recompute import MODULES as RECOMPUTE_MODULES
 from planner.plan import OPTIMIZERS, PRECISIONS, Documents, Lora, Routing, Workload
-from planner.search.constraints import parse_all
 from planner.search.objectives import names as objective_names
 from planner.search.question import Target
 from planner.search.space import ANY_ORDER, STAGES
@@ -157,6 +156,8 @@ def _limit(least: int) -> Callable[[Any], Any]:
 
 def _conditions(value: Any) -> Any:
     """Constraints of `planner.search.constraints`: a list of texts, or one."""
+    from planner.search.constraints import parse_all  # the language is loaded where a file has conditions
+
     texts = value if isinstance(value, list) else [value]
     for text in texts:
         if not isinstance(text, str):

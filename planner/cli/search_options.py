@@ -178,7 +178,6 @@ def asked_of(
 
     from hwmodels.units import parse_count, parse_grid
     from planner.search import objectives
-    from planner.search.constraints import parse_all
 
     found: dict[str, Any] = {}
     target: dict[str, float] = {}
@@ -191,6 +190,8 @@ def asked_of(
             faults.extend(fault if fault.where else replace(fault, where=option) for fault in error.faults)
 
     if where:
+        from planner.search.constraints import parse_all
+
         read(found, "where", "--where", lambda: parse_all(where))
     if objective is not None:
         read(found, "objective", "--objective", lambda: objectives.get(objective, "--objective").name)

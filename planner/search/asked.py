@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from hwmodels.records import dataclass
 from planner import power
 from planner.flops import formula_of, model_flops
 from planner.layout import LayoutBatch, RuleContext
-from planner.search.constraints import Constraint, Known, layout_mask
-from planner.search.constraints.evaluate import BoolArray
+from planner.layout.degrees import BoolArray
 from planner.search.objective_base import Candidates
 from planner.search.objectives import OBJECTIVES, Figures, Objective, Work
 from planner.search.objectives.base import FloatArray
 from planner.search.question import Question
 from planner.search.result import Row, exposed_fraction
+
+if TYPE_CHECKING:
+    from planner.search.constraints import Constraint
 
 DETAILS: dict[str, Callable[[Row], float]] = {
     "bubble": lambda row: row.step.bubble_fraction,
@@ -127,6 +129,8 @@ class OnLayouts:
 
     def holds(self, layouts: LayoutBatch, context: RuleContext) -> BoolArray:
         """True where the constraint may hold; reads its own fields of `layouts` and no other."""
+        from planner.search.constraints import layout_mask  # loaded where there is a constraint, as below
+
         del context
         return layout_mask(self.constraint, layouts, self.question)
 
@@ -151,6 +155,8 @@ class OnFigures:
 
     def may(self, candidates: Candidates) -> BoolArray:
         """Which candidates may satisfy it, as far as they are known: ndarray (n,)."""
+        from planner.search.constraints import Known
+
         columns = {name: candidates.field(name) for name in self.constraint.base}
         shape = np.shape(candidates.step_s)
         layouts = LayoutBatch.filled(columns or {"tp": np.broadcast_to(np.asarray(1), shape)})
@@ -162,6 +168,8 @@ class OnFigures:
 
     def holds(self, row: Row) -> bool:
         """Whether one predicted layout satisfies it."""
+        from planner.search.constraints import Known
+
         details = {name: np.asarray([read(row)]) for name, read in DETAILS.items()}
         known = Known(self.question, LayoutBatch.of([row.layout]), row_figures(self.question, row), True, True, details)
         return bool(known.decide(self.constraint)[1][0])

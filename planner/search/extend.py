@@ -14,8 +14,7 @@ from planner.layout.recompute import BLOCK, FULL
 from planner.priced import PricedModel
 from planner.search.examine import Examiner
 from planner.search.objective_base import Candidates, costs
-from planner.search.uneven import balanced_candidates, least_seconds
-from planner.search.uneven.candidates import at
+from planner.search.uneven.candidates import at, balanced_candidates, least_seconds
 from planner.search.variant import Variant
 
 FloatArray = NDArray[np.float64]

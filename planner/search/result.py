@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from hwmodels.records import dataclass
 from planner.frameworks.switches import described
 from planner.layout import Layout, split_text
-from planner.mixed.arrangement import Use
 from planner.plan import Workload
 from planner.results import Step
 
 if TYPE_CHECKING:
     import pandas
+
+    from planner.mixed.arrangement import Use
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,16 @@ from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search.asked import Asked, OnLayouts
-from planner.search.constraints import Constraint
 from planner.search.examine import MOST_NODES, Examiner, Timed
-from planner.search.extend import extend
 from planner.search.objective_base import Limit
 from planner.search.pool import Pool, pool_of
 from planner.search.question import Question, Target
 from planner.search.result import Row, SearchResult
 from planner.search.space import Space, variants
 from planner.search.variant import Variant, variants_of
+
+if TYPE_CHECKING:
+    from planner.search.constraints import Constraint
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -111,7 +112,7 @@ def search(
     tell(f"{considered:,} candidates, {screened:,} legal, {len(pool) + examiner.sized:,} could be in the answer")
     while len(pool):
         examiner.examine(found, *pool.open(examiner.ranking))
-    tried = extend(examiner, found, space.stages)
+    tried = _extended(examiner, found, space.stages)
     if not len(examiner.ranking):
         raise _nothing(ask, considered, nearest)
     tell(f"{examiner.priced:,} priced, {examiner.simulated:,} timed exactly; the others have bounds above the answer")
@@ -127,6 +128,15 @@ def search(
         sum(row.contended_s is not None for row in rows), time.perf_counter() - start, rows, True,
         tuple(one.name for one in objectives), [*rows[0].step.notes, *more], values,
     )  # fmt: skip
+
+
+def _extended(examiner: Examiner, found: Sequence[Variant], stages: Sequence[str]) -> int:
+    """How many candidates with other stages were added (`planner.search.extend`)."""
+    if not set(stages) - {"even"}:
+        return 0
+    from planner.search.extend import extend  # with all of `planner.search.uneven`: only where other stages are asked
+
+    return extend(examiner, found, stages)
 
 
 def _nothing(ask: tuple[Any, ...], considered: int, nearest: bool) -> InfeasibleError:

@@ -17,7 +17,7 @@ from planner.priced import PricedModel, block_keys, price_model
 from planner.search.objective_base import Constraint
 from planner.search.screen import Screen, screen_of
 from planner.search.space import Space, Survey, survey
-from planner.search.uneven import with_balanced_stages
+from planner.search.uneven.plain import with_balanced_stages
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

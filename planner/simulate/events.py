@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hwmodels.distinct import distinct
 from hwmodels.errors import Fault, InputError
 from planner.simulate.costs import FloatArray
 from planner.simulate.graph import COMPUTE, STREAMS, Dag, NodeKind
@@ -127,7 +128,7 @@ class _Run:
         self.started, self.ended = [0.0] * dag.n_core, [math.nan] * dag.n_core
         self._seconds = seconds.tolist()
         self._awaited: dict[int, Event] = {}
-        links = np.unique(dag.link[dag.link >= 0]).tolist() if contention else []
+        links = distinct(dag.link[dag.link >= 0]).tolist() if contention else []
         self._links = {number: _FairLink(env) for number in links}
         self._link = [self._links.get(number) for number in dag.link.tolist()] if contention else [None] * dag.n
         self._before = _foreign_predecessors(dag)

@@ -3,45 +3,49 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from hwmodels.errors import Fault, InputError
 from planner.search.objectives.base import Figures, Objective, Work, require
-from planner.search.objectives.co2_kg_per_mtoken import Co2KgPerMtoken
-from planner.search.objectives.energy_kwh_per_mtoken import EnergyKwhPerMtoken
-from planner.search.objectives.goodput import Goodput
-from planner.search.objectives.kept_tokens_per_s import KeptTokensPerS
-from planner.search.objectives.memory_headroom import MemoryHeadroom
-from planner.search.objectives.mfu import Mfu
-from planner.search.objectives.peak_memory import PeakMemory
-from planner.search.objectives.step_time import StepTime
-from planner.search.objectives.tokens_per_s import TokensPerS
-from planner.search.objectives.tokens_per_s_per_gpu import TokensPerSPerGpu
-from planner.search.objectives.train_co2_kg import TrainCo2Kg
-from planner.search.objectives.train_kwh import TrainKwh
-from planner.search.objectives.train_time import TrainTime
-from planner.search.objectives.train_usd import TrainUsd
-from planner.search.objectives.usd_per_mtoken import UsdPerMtoken
 
 __all__ = ["OBJECTIVES", "Figures", "Objective", "Work", "get", "names", "require"]
 
-_MEMBERS: tuple[type[Objective], ...] = (
-    StepTime,
-    TokensPerS,
-    TokensPerSPerGpu,
-    Mfu,
-    UsdPerMtoken,
-    TrainTime,
-    TrainUsd,
-    EnergyKwhPerMtoken,
-    TrainKwh,
-    Co2KgPerMtoken,
-    TrainCo2Kg,
-    PeakMemory,
-    MemoryHeadroom,
-    Goodput,
-    KeptTokensPerS,
-)
-OBJECTIVES: dict[str, Objective] = {member.name: member() for member in _MEMBERS}
+_NAMES = (
+    "step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "usd_per_mtoken", "train_time", "train_usd",
+    "energy_kwh_per_mtoken", "train_kwh", "co2_kg_per_mtoken", "train_co2_kg", "peak_memory", "memory_headroom",
+    "goodput", "kept_tokens_per_s",
+)  # fmt: skip
+"""Modules of this package, each with the objective of its name."""
+
+
+class _Table(Mapping[str, Objective]):
+    """Objectives by name, each loaded when it is asked for: a search ranks by one or two of fifteen."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Objective] = {}
+
+    def __getitem__(self, name: str) -> Objective:
+        if name not in self._loaded:
+            if name not in _NAMES:
+                raise KeyError(name)
+            module = import_module(f"{__name__}.{name}")
+            (member,) = (one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__
+                         and isinstance(one, type) and issubclass(one, Objective))  # fmt: skip
+            self._loaded[name] = member()
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in _NAMES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_NAMES)
+
+    def __len__(self) -> int:
+        return len(_NAMES)
+
+
+OBJECTIVES: Mapping[str, Objective] = _Table()
 """Objectives by name; the first is the default."""
 
 

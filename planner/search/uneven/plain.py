@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +13,15 @@ from planner.layout import SCHEDULES, is_even, split_id
 from planner.priced import PricedModel
 from planner.schedule import get as get_schedule
 from planner.schedule.base import VSchedule
-from planner.search.uneven.candidates import AT_ONCE, partly
-from planner.search.uneven.seconds import plain_seconds
-from planner.search.uneven.slowest import balanced
 
 FloatArray = NDArray[np.float64]
 
-_FOLDED = [i for i, name in enumerate(SCHEDULES) if isinstance(get_schedule(name), VSchedule)
-           or get_schedule(name).directions > 1]  # fmt: skip
+
+@cache
+def _folded() -> list[int]:
+    """Codes of the schedules that lay two parts of the model on a rank."""
+    known = [get_schedule(name) for name in SCHEDULES]
+    return [i for i, one in enumerate(known) if isinstance(one, VSchedule) or one.directions > 1]
 
 
 def with_balanced_stages(priced: PricedModel) -> PricedModel:
@@ -35,10 +37,15 @@ def with_balanced_stages(priced: PricedModel) -> PricedModel:
     stages = np.asarray(layouts.pp * layouts.vpp)
     counts, which = np.unique(stages, return_inverse=True)
     uneven = np.asarray([not is_even(n_layers, int(s)) for s in counts])[which.reshape(-1)]
-    uneven &= ~np.isin(layouts.schedule, _FOLDED)
+    uneven &= ~np.isin(layouts.schedule, _folded())
     chosen = np.flatnonzero(uneven & (layouts.stage_layers == 0))
     if not len(chosen):
         return priced
+    # Most searches have no such layout, and loading what deals their layers takes as long as a hundred layouts.
+    from planner.search.uneven.candidates import AT_ONCE, partly
+    from planner.search.uneven.seconds import plain_seconds
+    from planner.search.uneven.slowest import balanced
+
     policy = np.where(partly(layouts), -1, priced.policy)
     keys = np.stack([priced.inverse[chosen], policy[chosen], stages[chosen]], axis=1)
     unique, back = np.unique(keys, axis=0, return_inverse=True)

@@ -16,7 +16,7 @@ from planner.search import Space, search
 from planner.search.nearest import peak_bytes
 from planner.search.result import SearchResult
 from planner.search.space import enumerate_layouts
-from planner.search.uneven import balanced_candidates
+from planner.search.uneven.candidates import balanced_candidates
 
 WORKLOAD = Workload(1024, 64)
 NARROW = {"tp": (1,), "cp": (1,), "pp": (2, 4), "vpp": (1, 2), "mbs": (1,), "zero_stage": (0,)}

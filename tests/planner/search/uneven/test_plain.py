@@ -17,7 +17,7 @@ from planner.plan import Workload
 from planner.predict import predict
 from planner.search import Space, search
 from planner.search.space import enumerate_layouts
-from planner.search.uneven import balanced
+from planner.search.uneven.slowest import balanced
 
 
 def slowest(costs: list[float], first: float, last: float, shares: tuple[int, ...]) -> float:
