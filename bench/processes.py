@@ -12,6 +12,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_OF_A_CHECKOUT = ("PYTHONDONTWRITEBYTECODE",)
+"""Variables that those who build software set and those who use it do not. With this one what was never compiled would
+be compiled in every run: the libraries as well, whose compiled files an installation may have left to the first run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -43,7 +47,8 @@ def run(arguments: list[str]) -> Run:
         What follows the interpreter, this one.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {name: value for name, value in os.environ.items() if name not in _OF_A_CHECKOUT}
+        environment["OMP_NUM_THREADS"] = "1"
         start = time.perf_counter()
         process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=out, stderr=err, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
