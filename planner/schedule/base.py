@@ -14,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar
 
+import numpy as np
+
 from hwmodels.errors import Fault
 from hwmodels.records import dataclass
+from planner.schedule.arrays import ActionArrays
 
 
 class Kind(StrEnum):
@@ -127,6 +130,18 @@ class Schedule(ABC):
     def actions_of(self, rank: int, pp: int, microbatches: int, vpp: int = 1) -> list[Action]:
         """Those of one rank, for those who need few of many ranks."""
         return self.actions(pp, microbatches, vpp)[rank]
+
+    def arrays(self, pp: int, microbatches: int, vpp: int = 1) -> ActionArrays:
+        """`actions` as arrays. A schedule that can write them down at once overrides it; a test holds both equal."""
+        lists = self.actions(pp, microbatches, vpp)
+        flat = [action for order in lists for action in order]
+        number = {kind: i for i, kind in enumerate(COMPUTE_KINDS)}
+        return ActionArrays(
+            np.repeat(np.arange(pp), [len(order) for order in lists]),
+            np.fromiter((a.stage for a in flat), np.int64, len(flat)),
+            np.fromiter((a.microbatch for a in flat), np.int64, len(flat)),
+            np.fromiter((number[a.kind] for a in flat), np.int64, len(flat)),
+        )
 
     def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
         """Peak number of (micro-batch, virtual stage) activations that each rank holds.

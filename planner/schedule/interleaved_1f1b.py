@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from hwmodels.errors import InputError
+from planner.schedule.arrays import ActionArrays, alternating
 from planner.schedule.base import Action, Kind, Schedule
 
 
@@ -40,6 +43,15 @@ class Interleaved1F1B(Schedule):
         if faults := self.check(pp, microbatches, vpp):
             raise InputError(faults)
         return _rank_actions(rank, pp, microbatches, vpp)
+
+    def arrays(self, pp: int, microbatches: int, vpp: int = 1) -> ActionArrays:
+        """Those of all ranks at once."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        size = round_size(pp, microbatches)
+        chunk, microbatch = np.array(round_order(microbatches, size, vpp), np.int64).T
+        warmup = np.minimum((vpp - 1) * size + 2 * np.arange(pp)[::-1], len(chunk))
+        return alternating(warmup, chunk, microbatch, vpp)
 
     def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
         """``min((vpp-1)*g + 2*(pp-1-r) + 1, M*vpp)``: the warm-up and the forward of the first pair."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from hwmodels.errors import InputError
+from planner.schedule.arrays import ActionArrays, alternating
 from planner.schedule.base import Action, Kind, Schedule
 
 
@@ -36,6 +39,13 @@ class OneFOneB(Schedule):
         if faults := self.check(pp, microbatches, vpp):
             raise InputError(faults)
         return _rank_actions(rank, min(pp - 1 - rank, microbatches), microbatches)
+
+    def arrays(self, pp: int, microbatches: int, vpp: int = 1) -> ActionArrays:
+        """Those of all ranks at once."""
+        if faults := self.check(pp, microbatches, vpp):
+            raise InputError(faults)
+        warmup = np.minimum(np.arange(pp)[::-1], microbatches)
+        return alternating(warmup, np.zeros(microbatches, np.int64), np.arange(microbatches), vpp)
 
     def in_flight(self, pp: int, microbatches: int, vpp: int = 1) -> list[int]:
         """``min(pp-r, M)``: the warm-up forwards and the forward of the first pair."""

@@ -9,16 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
-from planner.schedule import Kind
+from planner.schedule import COMPUTE_KINDS, Kind
 from planner.schedule import get as get_schedule
 from planner.simulate.costs import CommPlan
 from planner.simulate.graph import COMPUTE, DP_AG, DP_RS, PP, STREAMS, Dag, IntArray, NodeKind
+from planner.simulate.levels import levels
 from planner.simulate.slots import SlotTable
 
 _KIND = {
     Kind.FORWARD: NodeKind.F, Kind.BACKWARD: NodeKind.B,
     Kind.BACKWARD_INPUT: NodeKind.I, Kind.BACKWARD_WEIGHT: NodeKind.W,
 }
+_CODES = np.array([_KIND[kind] for kind in COMPUTE_KINDS], np.int64)
 _DURATION = {NodeKind.F: "forward", NodeKind.B: "backward", NodeKind.I: "input", NodeKind.W: "weight"}
 _FIELDS = ("rank", "stream", "kind", "stage", "microbatch", "bucket", "slot")
 
@@ -38,12 +40,10 @@ class Builder:
         self._n = 0
         self._nodes: dict[str, list[IntArray]] = {name: [] for name in _FIELDS}
         self._edges: list[tuple[IntArray, IntArray]] = []
-        lists = self.schedule.actions(pp, microbatches, vpp)
-        flat = [action for order in lists for action in order]
-        self.a_rank = np.repeat(np.arange(pp), [len(order) for order in lists])
-        self.a_stage = np.fromiter((a.stage for a in flat), np.int64, len(flat))
-        self.a_microbatch = np.fromiter((a.microbatch for a in flat), np.int64, len(flat))
-        self.a_kind = np.fromiter((_KIND[a.kind] for a in flat), np.int64, len(flat))
+        self._implied: set[int] = set()
+        actions = self.schedule.arrays(pp, microbatches, vpp)
+        self.a_rank, self.a_stage, self.a_microbatch = actions.rank, actions.stage, actions.microbatch
+        self.a_kind = _CODES[actions.kind]
         n_stages = self.schedule.n_stages(pp, vpp)
         self.rank_of = np.array([self.schedule.rank_of(s, pp) for s in range(n_stages)], np.int64)
         # Index of (rank, chunk) in the duration vector, for each stage.
@@ -136,9 +136,15 @@ class Builder:
     def _edge(self, source: IntArray, target: IntArray) -> None:
         self._edges.append((source, target))
 
-    def _chain(self, nodes: IntArray, ranks: IntArray) -> None:
-        """First in, first out: each node after the one before it on the same rank."""
+    def _chain(self, nodes: IntArray, ranks: IntArray, *, implied: bool = False) -> None:
+        """First in, first out: each node after the one before it on the same rank.
+
+        `implied` where each waits for one other node, which lies further on its stream than that of the node before:
+        the level of that node then says all, and `_levels` can do without these edges.
+        """
         same = ranks[1:] == ranks[:-1]
+        if implied:
+            self._implied.add(len(self._edges))
         self._edge(nodes[:-1][same], nodes[1:][same])
 
     def _add_compute(self) -> None:
@@ -230,7 +236,7 @@ class Builder:
             self.send_node[self.sends] += self._n
             field["rank"], field["stream"] = self.a_rank[self.sends], np.full(count, PP)
             nodes = self._add(count, **field)
-            self._chain(nodes, field["rank"])
+            self._chain(nodes, field["rank"], implied=True)
             self._edge(self.last[self.sends], nodes)
         self.receiver = np.flatnonzero(self.receives)
         self.received_from = self.send_node[self.producer[self.receiver]]
@@ -286,7 +292,7 @@ class Builder:
             microbatch=self.a_microbatch[action] if self.comm.reduce == "each" else -1,
             slot=self.slots.offset("reduce") + self.place[stage] * buckets + bucket,
         )
-        self._chain(nodes, rank)
+        self._chain(nodes, rank, implied=self.comm.reduce != "end")
         self._edge(source, nodes)
         self.last_reduce[rank] = nodes
 
@@ -330,8 +336,8 @@ class Builder:
         fields = {name: np.concatenate(parts) for name, parts in self._nodes.items()}
         source = np.concatenate([e[0] for e in self._edges])
         target = np.concatenate([e[1] for e in self._edges])
-        m = sum(len(e[0]) for e in self._edges[:core_edges])
-        level = _levels(n_core, source[:m], target[:m])
+        said = [e for i, e in enumerate(self._edges[:core_edges]) if i not in self._implied]
+        level = levels(n_core, np.concatenate([e[0] for e in said]), np.concatenate([e[1] for e in said]))
         if level is None:
             raise self._deadlock()
         rank = np.arange(self._n)  # new number -> old number
@@ -345,7 +351,7 @@ class Builder:
         group = fields["rank"] * len(STREAMS) + fields["stream"]
         order = np.lexsort((self._stream_key[rank], group))
         count = np.bincount(group, minlength=self.pp * len(STREAMS))
-        link = np.where(np.isin(fields["kind"], _TRANSFERS), fields["rank"], -1)
+        link = np.where(_IS_TRANSFER[fields["kind"]], fields["rank"], -1)
         dag = Dag(
             self.schedule.name,
             self.pp,
@@ -368,29 +374,7 @@ class Builder:
         return dag
 
 
-_TRANSFERS = (NodeKind.SEND_F, NodeKind.SEND_B, NodeKind.UNSHARD, NodeKind.REDUCE_GRAD, NodeKind.GATHER)
-
-
-def _levels(n: int, source: IntArray, target: IntArray) -> NDArray[np.int64] | None:
-    """Longest chain of predecessors of each node (Kahn's algorithm); None if there is a cycle.
-
-    A plain loop: levels are about as wide as the pipeline, too narrow to gain from an array a level.
-    """
-    by_source = np.argsort(source, kind="stable")
-    successors = target[by_source].tolist()
-    ptr = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=n))]).tolist()
-    waiting = np.bincount(target, minlength=n).tolist()
-    level = [0] * n
-    ready = [v for v in range(n) if not waiting[v]]
-    seen = 0
-    while ready:
-        v = ready.pop()
-        seen += 1
-        after = level[v] + 1
-        for w in successors[ptr[v] : ptr[v + 1]]:
-            if level[w] < after:
-                level[w] = after
-            waiting[w] -= 1
-            if not waiting[w]:
-                ready.append(w)
-    return np.array(level, np.int64) if seen == n else None
+_IS_TRANSFER = np.isin(
+    np.arange(len(NodeKind)),
+    (NodeKind.SEND_F, NodeKind.SEND_B, NodeKind.UNSHARD, NodeKind.REDUCE_GRAD, NodeKind.GATHER),
+)

@@ -24,6 +24,23 @@ def cases(draw: st.DrawFn) -> tuple[Schedule, int, int, int]:
     return schedule, pp, multiple * draw(st.integers(least, max(least + 3, 24 // multiple))), vpp
 
 
+@given(cases())
+@settings(deadline=None, max_examples=60)
+def test_arrays_are_the_lists(case: tuple[Schedule, int, int, int]) -> None:
+    schedule, pp, microbatches, vpp = case
+    found = schedule.arrays(pp, microbatches, vpp)
+    columns = zip(found.rank, found.stage, found.kind, found.microbatch, strict=True)
+    assert [(r, Action(int(s), COMPUTE_KINDS[k], int(m))) for r, s, k, m in columns] == [
+        (rank, action) for rank, order in enumerate(schedule.actions(pp, microbatches, vpp)) for action in order
+    ]
+
+
+def test_arrays_of_what_cannot_run_are_refused() -> None:
+    for schedule, vpp in ((get("1f1b"), 2), (get("interleaved-1f1b"), 1)):
+        with pytest.raises(InputError, match="vpp"):
+            schedule.arrays(2, 4, vpp)
+
+
 def test_the_three_first_schedules_are_registered() -> None:
     assert {"gpipe", "1f1b", "interleaved-1f1b"} <= set(names())
 
