@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hwmodels.errors import Fault, InputError
 from planner.schedule import COMPUTE_KINDS, Kind

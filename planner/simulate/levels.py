@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
+from planner.simulate.graph import IntArray
 
 
 def levels(n: int, source: IntArray, target: IntArray) -> IntArray | None:
