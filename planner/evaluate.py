@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from planner.flops import formula_of, hardware_flops, model_flops
 from planner.layout import Layout
 from planner.memory import AT_RISK, FITS, OUT, MemoryEstimate, verdict
 from planner.notes import memory_notes, notes, storage_notes
+from planner.played import Played, played, serial_plan
 from planner.precision import recipe_of
 from planner.priced import PricedModel
 from planner.results import PHASES, Interval, StageMemory, Step
@@ -24,9 +26,8 @@ from planner.schedule import get as get_schedule
 from planner.simulate import timeline
 from planner.simulate.bound import bound, lower_bound
 from planner.simulate.dag import build_dag, durations
-from planner.simulate.maxplus import simulate, step_seconds
-from planner.step.assemble import Group
-from planner.step.intervals import interval, shifted
+from planner.simulate.maxplus import step_seconds
+from planner.step.assemble import Group, group_memory
 from planner.step.link_traffic import link_traffic
 from planner.step.single import Single
 
@@ -66,13 +67,43 @@ def detail(
     with_timeline : bool
         Also fill `Step.timeline`.
     """
-    layout, one = group.layouts.layout(position), group.single(position)
-    dag = build_dag(one.schedule, one.pp, one.microbatches, one.vpp, one.comm)
-    timing = simulate(dag, durations(dag, one.costs))
-    low, seconds, high = interval(step_seconds(dag, durations(dag, shifted(one.costs, one.spreads, 0))))
+    one = group.single(position)
+    (memory,) = stages_memory(sized, priced.cluster)
+    return _step(priced, group, position, one, played([one])[0], memory, _host_bytes(sized, priced.cluster)[0],
+                 with_timeline=with_timeline)  # fmt: skip
+
+
+def details(asked: Sequence[tuple[PricedModel, Group, int]]) -> list[Step]:
+    """The full `Step` of layouts, each a position of a group.
+
+    What is alike is done once: layouts of one graph are timed together, those that share prices and a pipeline are
+    sized together.
+    """
+    memories: dict[int, tuple[list[StageMemory], float]] = {}
+    shapes: dict[tuple[int, int, int, str], list[int]] = {}
+    for i, (priced, group, _) in enumerate(asked):
+        shapes.setdefault((id(priced), group.pp, group.vpp, group.schedule), []).append(i)
+    for (_, *pipeline), places in shapes.items():
+        priced = asked[places[0]][0]
+        index = np.asarray([asked[i][1].index[asked[i][2]] for i in places])
+        sized = group_memory(priced, index, *pipeline)
+        each = zip(stages_memory(sized, priced.cluster), _host_bytes(sized, priced.cluster), strict=True)
+        memories.update(zip(places, each, strict=True))
+    ones = [group.single(position) for _, group, position in asked]
+    return [
+        _step(*one, single, run, *memories[i])
+        for i, (one, single, run) in enumerate(zip(asked, ones, played(ones), strict=True))
+    ]
+
+
+def _step(
+    priced: PricedModel, group: Group, position: int, one: Single, run: Played, memory: list[StageMemory],
+    host_bytes: float, *, with_timeline: bool = False,
+) -> Step:  # fmt: skip
+    """The `Step` of a layout that has been timed and sized; `host_bytes` lie in the host memory of a node."""
+    layout, dag, timing, seconds = group.layouts.layout(position), run.dag, run.timing, run.step_s
     phases = phase_seconds(one, timeline.phases(dag, timing, 0))
     workload, cluster = priced.workload, priced.cluster
-    memory = stage_memory(sized, cluster)
     formula = formula_of(workload)
     flops = model_flops(priced.model, workload, formula)
     hardware = hardware_flops(priced.model, workload, layout, formula)
@@ -82,9 +113,9 @@ def detail(
     joules = power.step_joules(cluster.device, phases, seconds, hardware, peak, layout.world, dtype)
     kwh, co2 = power.per_mtoken(joules, tokens)
     return Step(
-        step_s=Interval(low, seconds, high),
+        step_s=Interval(run.low_s, seconds, run.high_s),
         lower_bound_s=min(overlapped_seconds(one), seconds),
-        upper_bound_s=max(seconds, serial_seconds(one)),
+        upper_bound_s=max(seconds, unhidden(one, run.serial_s)),
         phases=phases,
         hidden_comm_s=hidden_seconds(one, timeline.hidden_seconds(dag, timing, 0)),
         bubble_fraction=sum(p["bubble"] for p in phases) / (len(phases) * seconds),
@@ -95,12 +126,12 @@ def detail(
         hfu=hardware / seconds / peak,
         tokens_per_s_per_gpu=tokens / seconds / layout.world,
         usd_per_mtoken=cost(cluster, layout, tokens / seconds),
-        verdict=OUT if host_short(sized, cluster) else worst(memory),
+        verdict=OUT if _too_much(host_bytes, cluster) else worst(memory),
         timeline=timeline.events(dag, timing, 0) if with_timeline else [],
         notes=[
             *notes(priced, layout, max(p["ep_comm"] for p in phases) / seconds),
             *memory_notes(priced, layout, memory),
-            *host_notes(sized, cluster),
+            *_host_notes(host_bytes, cluster),
             *storage_notes(priced, layout, seconds),
         ],
         energy_kwh_per_mtoken=kwh,
@@ -111,39 +142,54 @@ def detail(
 
 def stage_memory(sized: MemoryEstimate, cluster: Cluster) -> list[StageMemory]:
     """Memory of each rank of the only layout of `sized`."""
-    categories, print_ = sized.by_category, sized.footprint
+    return stages_memory(sized, cluster)[0]
+
+
+def stages_memory(sized: MemoryEstimate, cluster: Cluster) -> list[list[StageMemory]]:
+    """Memory of each rank of every layout of `sized`."""
+    categories, print_, names = sized.by_category, sized.footprint, sized.moment_names
     sums = {name: np.asarray(sum(parts.values())) for name, parts in sized.by_moment.items()}
     return [
-        StageMemory(
-            rank,
-            {k: int(v[0, rank]) for k, v in categories.items()},
-            int(cluster.device.memory_bytes),
-            sized.moment_name(0, rank),
-            {name: int(v[0, rank]) for name, v in sums.items()},
-            Interval(*(float(v[0, rank]) for v in (print_.low, print_.mid, print_.high))),
-        )
-        for rank in range(sized.moment.shape[1])
+        [
+            StageMemory(
+                rank,
+                {k: int(v[i, rank]) for k, v in categories.items()},
+                int(cluster.device.memory_bytes),
+                name,
+                {name: int(v[i, rank]) for name, v in sums.items()},
+                Interval(*(float(v[i, rank]) for v in (print_.low, print_.mid, print_.high))),
+            )
+            for rank, name in enumerate(of_layout)
+        ]
+        for i, of_layout in enumerate(names)
     ]
 
 
 def host_short(sized: MemoryEstimate, cluster: Cluster) -> bool:
-    """Whether the host of a node, where its memory is stated, is too small for what lies there."""
-    return cluster.host_memory_bytes is not None and _host_bytes(sized, cluster) > cluster.host_memory_bytes
-
-
-def _host_bytes(sized: MemoryEstimate, cluster: Cluster) -> float:
-    """Bytes in the host memory of a node whose ranks are all like the one with most."""
-    return float(sized.host.max()) * cluster.gpus_per_node
+    """Whether the host of a node, where its memory is stated, is too small for what the only layout has there."""
+    return _too_much(_host_bytes(sized, cluster)[0], cluster)
 
 
 def host_notes(sized: MemoryEstimate, cluster: Cluster) -> list[str]:
-    """What lies in host memory, whether it fits, and what the way there stands on."""
-    need = _host_bytes(sized, cluster)
+    """What the only layout has in host memory, whether it fits, and what the way there stands on."""
+    return _host_notes(_host_bytes(sized, cluster)[0], cluster)
+
+
+def _host_bytes(sized: MemoryEstimate, cluster: Cluster) -> list[float]:
+    """Bytes in the host memory of a node whose ranks are all like the one with most, by layout."""
+    return [most * cluster.gpus_per_node for most in sized.host.max(axis=1).tolist()]
+
+
+def _too_much(need: float, cluster: Cluster) -> bool:
+    return cluster.host_memory_bytes is not None and need > cluster.host_memory_bytes
+
+
+def _host_notes(need: float, cluster: Cluster) -> list[str]:
     if not need:
         return []
     room = cluster.host_memory_bytes
     fits = "the cluster does not state the host's memory" if room is None else f"of {format_bytes(room)}"
-    short = " [host-memory]: too little; offload less, or shard over more ranks" if host_short(sized, cluster) else ""
+    short = " [host-memory]: too little; offload less, or shard over more ranks" if _too_much(need, cluster) else ""
     return [
         f"host memory: {format_bytes(need)} a node ({fits}){short}",
         f"host link: {hosts.of(cluster).source}. No measured evidence for offloading",
@@ -225,10 +271,14 @@ def serial_seconds(one: Single) -> float:
     Collectives beside GEMMs, gathers, sends and reductions all hold up the compute stream;
     reductions after every micro-batch follow one another at the end.
     """
-    comm = replace(one.comm, reduce="none" if one.comm.reduce == "none" else "end", prefetch=0, p2p_blocking=True)
-    count, costs = one.microbatches, one.costs
-    dag = build_dag(one.schedule, one.pp, count, one.vpp, comm)
-    seconds = float(step_seconds(dag, durations(dag, costs))[0])
-    hidden = sum(float(v[0].max()) for v in one.hidden.values()) * count
-    repeats = count - 1 if one.comm.reduce == "each" else 0
-    return seconds + hidden + repeats * float(costs.reduce_s.sum(axis=(2, 3)).max())
+    dag = build_dag(one.schedule, one.pp, one.microbatches, one.vpp, serial_plan(one.comm))
+    return unhidden(one, float(step_seconds(dag, durations(dag, one.costs))[0]))
+
+
+def unhidden(one: Single, seconds: float) -> float:
+    """Seconds of the serial graph with what no graph has: collectives beside GEMMs, and the reductions after all
+    micro-batches but the last.
+    """
+    hidden = sum(float(v[0].max()) for v in one.hidden.values()) * one.microbatches
+    repeats = one.microbatches - 1 if one.comm.reduce == "each" else 0
+    return seconds + hidden + repeats * float(one.costs.reduce_s.sum(axis=(2, 3)).max())

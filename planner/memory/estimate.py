@@ -145,10 +145,19 @@ class MemoryEstimate:
         outside = sum(found[name] for name in OUTSIDE_CATEGORIES)
         return footprint(self.peak_bytes - outside - found["allocator"], outside)
 
+    @property
+    def moment_names(self) -> list[list[str]]:
+        """The moment of the peak of each rank of each layout, in words."""
+
+        def name(moment: int, action: int) -> str:
+            return ACTIONS[action] if MOMENTS[moment] == "step" else MOMENTS[moment]
+
+        rows = zip(self.moment.tolist(), self.action.tolist(), strict=True)
+        return [list(map(name, moments, actions)) for moments, actions in rows]
+
     def moment_name(self, i: int, rank: int) -> str:
         """The moment of the peak of one rank, in words."""
-        name = MOMENTS[int(self.moment[i, rank])]
-        return ACTIONS[int(self.action[i, rank])] if name == "step" else name
+        return self.moment_names[i][rank]
 
 
 def memory(

@@ -12,7 +12,7 @@ from hwmodels.cluster import Cluster
 from hwmodels.distinct import distinct
 from hwmodels.records import dataclass
 from planner import power
-from planner.evaluate import bounds, detail, exact_seconds
+from planner.evaluate import bounds, details, exact_seconds
 from planner.priced import PricedModel
 from planner.search.nearest import peak_bytes
 from planner.search.objective_base import Candidates, Limit, Objective, costs
@@ -20,7 +20,7 @@ from planner.search.ranking import Ranking, best_first
 from planner.search.result import Row
 from planner.search.variant import Variant
 from planner.simulate.dag import build_dag, durations
-from planner.step.assemble import Group, assemble_all, dag_groups, group_memory
+from planner.step.assemble import Group, assemble_all, dag_groups
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -176,7 +176,7 @@ class Examiner:
         for limit in self.limits:
             meets = kept & limit.may(here)
             if not limit.from_step:
-                meets[meets] = [limit.holds(self.row(timed[i])) for i in np.flatnonzero(meets)]
+                meets[meets] = [limit.holds(row) for row in self.rows([timed[i] for i in np.flatnonzero(meets)])]
             kept = self._limited(limit, kept, meets)
         each = np.stack([costs(one, self._values(one, here, timed)) for one in self.objectives], axis=1)
         rows = np.flatnonzero(kept)
@@ -184,14 +184,21 @@ class Examiner:
 
     def _values(self, metric: Objective, here: Candidates, timed: Sequence[Timed]) -> FloatArray:
         """A metric of timed candidates."""
-        return metric.of(here) if metric.from_step else np.asarray([metric.value(self.row(one)) for one in timed])
+        return metric.of(here) if metric.from_step else np.asarray([metric.value(row) for row in self.rows(timed)])
 
-    def row(self, one: Timed) -> Row:
-        """The row of a timed candidate; its rank is for the answer to give."""
-        group, i = one.group, one.position
-        sized = group_memory(one.priced, group.index[[i]], group.pp, group.vpp, group.schedule)
-        step = detail(one.priced, group, i, sized)
-        return Row(0, group.layouts.layout(i), step, int(group.microbatches[i]), one.priced.workload)
+    def rows(self, timed: Sequence[Timed]) -> list[Row]:
+        """The rows of timed candidates; their ranks are for the answer to give."""
+        steps = details([(one.priced, one.group, one.position) for one in timed])
+        return [
+            Row(
+                0,
+                at.group.layouts.layout(at.position),
+                step,
+                int(at.group.microbatches[at.position]),
+                at.priced.workload,
+            )
+            for at, step in zip(timed, steps, strict=True)
+        ]
 
     def contended_s(self, one: Timed) -> float | None:
         """Seconds of the event engine, where transfers share links; None for graphs of more than `MOST_NODES`."""

@@ -210,7 +210,7 @@ def _rows(examiner: Examiner, timed: Sequence[Timed]) -> list[Row]:
     """The rows of the answer, with the marks of those that no other beats."""
     rows = [
         replace(row, rank=rank, figures={one.name: one.value(row) for one in examiner.objectives})
-        for rank, row in enumerate(map(examiner.row, timed), 1)
+        for rank, row in enumerate(examiner.rows(timed), 1)
     ]
     if len(examiner.objectives) > 1:
         return [replace(row, pareto=True) for row in rows]

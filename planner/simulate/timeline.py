@@ -14,8 +14,11 @@ node belongs to the node's phase. A gap before a node belongs to what the node w
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
+from hwmodels.records import dataclass
 from planner.results import TimelineEvent
 from planner.simulate.costs import FloatArray
 from planner.simulate.graph import COMPUTE, DP_AG, DP_RS, PP, STREAMS, Dag, IntArray, NodeKind
@@ -138,33 +141,90 @@ def phases(dag: Dag, timing: Timing, candidate: int = 0) -> list[dict[str, float
     """
     start, end = timing.start[candidate], timing.end[candidate]
     step = float(timing.step_s[candidate])
-    send_of = _send_of(dag)
-    acted = [_last_action_end(dag, end, rank) for rank in range(dag.pp)]
+    shapes = _shapes(dag)
+    acted = [float(end[shape.actions].max()) for shape in shapes]
     tied = [int(rank) for rank in dag.rank[dag.kind == NodeKind.TIED]]
     finished = {NodeKind.SYNC: max(acted), NodeKind.TIED: max((acted[rank] for rank in tied), default=0.0)}
     mirrored = [max(acted[rank], acted[-1 - rank]) for rank in range(dag.pp)]
     found = []
-    for rank in range(dag.pp):
-        nodes = dag.stream_nodes(rank, COMPUTE)
-        nodes = nodes[nodes < dag.n_core]
-        kind, begun = dag.kind[nodes], start[nodes]
+    for rank, shape in enumerate(shapes):
         share = dict.fromkeys((*dict.fromkeys(PHASE_OF.values()), "bubble"), 0.0)
-        for code, phase in PHASE_OF.items():
-            share[phase] += float(np.sum((end[nodes] - begun)[kind == code]))
-        before = np.concatenate([[0.0], end[nodes][:-1]])
-        action = np.isin(kind, _ACTIONS)
-        _split_action_gaps(share, before[action], begun[action], send_of[nodes][action], start, end)
-        for i in np.flatnonzero(np.isin(kind, (NodeKind.MIRROR, NodeKind.TIED, NodeKind.SYNC))).tolist():
-            meant = mirrored[rank] if kind[i] == NodeKind.MIRROR else finished[NodeKind(int(kind[i]))]
+        begun, ended = start[shape.nodes], end[shape.nodes]
+        took = ended - begun
+        for phase, places in shape.of_phase:
+            share[phase] += float(np.sum(took[places]))
+        before = np.concatenate([[0.0], ended[:-1]])
+        action = shape.action
+        _split_action_gaps(share, before[action], begun[action], shape.send, start, end)
+        for i, kind in shape.meetings:
+            meant = mirrored[rank] if kind == NodeKind.MIRROR else finished[kind]
             apart = float(np.clip(meant, before[i], begun[i]))
-            reducing = _overlap(dag.stream_nodes(rank, DP_RS), start, end, before[i], apart)
+            reducing = _overlap(shape.reductions, start, end, before[i], apart)
             share["dp_comm"] += reducing + float(begun[i]) - apart
             share["bubble"] += apart - float(before[i]) - reducing
-        after = float(end[nodes[-1]])
-        gathering = _overlap(dag.stream_nodes(rank, DP_AG), start, end, after, step)
+        after = float(ended[-1])
+        gathering = _overlap(shape.gathers, start, end, after, step)
         share["dp_comm"] += gathering
         share["bubble"] += step - after - gathering
         found.append(share)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """What `phases` reads of one rank of a graph, whatever its timing.
+
+    Attributes
+    ----------
+    nodes : ndarray (n,)
+        Of the compute stream, markers left out.
+    of_phase : list of (str, ndarray)
+        Phase and places among `nodes` of each kind that the rank has.
+    action, send : ndarray (actions,)
+        Places of its actions; the send of another rank that each waits for, -1 for none.
+    meetings : list of (int, NodeKind)
+        Places and kinds of its MIRROR, TIED and SYNC.
+    reductions, gathers : ndarray
+        Nodes of those streams.
+    """
+
+    nodes: IntArray
+    of_phase: list[tuple[str, IntArray]]
+    action: IntArray
+    send: IntArray
+    meetings: list[tuple[int, NodeKind]]
+    reductions: IntArray
+    gathers: IntArray
+
+    @property
+    def actions(self) -> IntArray:
+        """Nodes of its actions."""
+        return np.asarray(self.nodes[self.action])
+
+
+@lru_cache(maxsize=8)
+def _shapes(dag: Dag) -> list[_Shape]:
+    """Of every rank; rows of a search share few graphs."""
+    send_of = _send_of(dag)
+    found = []
+    for rank in range(dag.pp):
+        nodes = dag.stream_nodes(rank, COMPUTE)
+        nodes = nodes[nodes < dag.n_core]
+        kind = dag.kind[nodes]
+        places = [(phase, np.flatnonzero(kind == code)) for code, phase in PHASE_OF.items()]
+        action = np.flatnonzero(np.isin(kind, _ACTIONS))
+        meetings = np.flatnonzero(np.isin(kind, (NodeKind.MIRROR, NodeKind.TIED, NodeKind.SYNC))).tolist()
+        found.append(
+            _Shape(
+                nodes,
+                [(phase, at) for phase, at in places if len(at)],
+                action,
+                send_of[nodes[action]],
+                [(i, NodeKind(int(kind[i]))) for i in meetings],
+                dag.stream_nodes(rank, DP_RS),
+                dag.stream_nodes(rank, DP_AG),
+            )
+        )
     return found
 
 
@@ -175,11 +235,6 @@ def _send_of(dag: Dag) -> IntArray:
     of = np.full(dag.n, -1)
     of[target[sends]] = dag.pred[sends]
     return of
-
-
-def _last_action_end(dag: Dag, end: FloatArray, rank: int) -> float:
-    nodes = dag.stream_nodes(rank, COMPUTE)
-    return float(end[nodes[np.isin(dag.kind[nodes], _ACTIONS)]].max())
 
 
 def _split_action_gaps(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hwmodels import cluster as clusters
 from planner import model as models
-from planner.evaluate import bounds, exact_seconds
+from planner.evaluate import bounds, detail, details, exact_seconds
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
 from planner.search.space import Space, enumerate_layouts
@@ -76,3 +76,20 @@ def test_the_peak_is_the_sum_of_its_categories(case: str) -> None:
     shape = next(dag_groups(priced, np.arange(min(200, len(priced.layouts)))))
     sized = group_memory(priced, *shape[:4])
     np.testing.assert_allclose(sized.peak_bytes, sum(sized.by_category.values()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_details_of_many_are_those_of_each_alone(case: str) -> None:
+    """To the bit, whichever layouts share a graph or a memory estimate with it."""
+    every = legal(case)
+    chosen = np.random.default_rng(5).choice(len(every.layouts), size=min(12, len(every.layouts)), replace=False)
+    asked = [
+        (every, group, place)
+        for shape in dag_groups(every, np.sort(chosen))
+        for group in [assemble(every, *shape)]
+        for place in range(len(group.index))
+    ]
+    assert len(asked) > 3
+    for (priced, group, place), together in zip(asked, details(asked), strict=True):
+        sized = group_memory(priced, group.index[[place]], group.pp, group.vpp, group.schedule)
+        assert together == detail(priced, group, place, sized)
