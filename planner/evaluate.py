@@ -83,10 +83,10 @@ def details(asked: Sequence[tuple[PricedModel, Group, int]]) -> list[Step]:
     shapes: dict[tuple[int, int, int, str], list[int]] = {}
     for i, (priced, group, _) in enumerate(asked):
         shapes.setdefault((id(priced), group.pp, group.vpp, group.schedule), []).append(i)
-    for (_, *pipeline), places in shapes.items():
+    for (_, pp, vpp, schedule), places in shapes.items():
         priced = asked[places[0]][0]
         index = np.asarray([asked[i][1].index[asked[i][2]] for i in places])
-        sized = group_memory(priced, index, *pipeline)
+        sized = group_memory(priced, index, pp, vpp, schedule)
         each = zip(stages_memory(sized, priced.cluster), _host_bytes(sized, priced.cluster), strict=True)
         memories.update(zip(places, each, strict=True))
     ones = [group.single(position) for _, group, position in asked]
