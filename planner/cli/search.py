@@ -172,13 +172,13 @@ def write(result: SearchResult, problem: Problem, out: Path | None, save: list[i
     InputError
         Where `save` names a row that the answer does not have.
     """
+    _no_such_rows([number for number in save if not 1 <= number <= len(result.rows)], len(result.rows))
+    if out is None and not save:
+        return []
     from planner.cli.plans import plan_of_row
     from planner.files import write_text
     from planner.plan_io import save_plan
 
-    _no_such_rows([number for number in save if not 1 <= number <= len(result.rows)], len(result.rows))
-    if out is None and not save:
-        return []
     folder = inputs.out_folder(out, problem.name)
     files = [write_text(folder / "layouts.csv", result.to_frame().to_csv(index=False))]
     chosen = [row for row in result.rows if not save or row.rank in save]
