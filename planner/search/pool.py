@@ -19,6 +19,8 @@ BoolArray = NDArray[np.bool_]
 Int32Array = NDArray[np.int32]
 FIRST, GROWTH = 96, 8
 """Candidates that are examined together at first, and how many times more each time after."""
+LARGE, SEEDS = 500_000, 100_000
+"""Candidates of a workload above which some are looked at before the others, and how many those are."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,20 +90,33 @@ class Pool:
         return variant, work, state
 
 
-def pool_of(variant: Variant, examiner: Examiner, dropped: dict[str, int]) -> Pool:
-    """The candidates of a workload that could belong to the answer, by their bounds; counts those that could not.
+def first_rows(variant: Variant) -> list[IntArray]:
+    """Rows of work in the parts in which they are looked at: of a large space the most promising ones first.
+
+    An answer from these, the `SEEDS` candidates on the rows with the least bounds, keeps most of the others out before
+    they are laid out.
+    """
+    least, each = variant.screen.least_seconds(), variant.found.states
+    if each.sum() <= LARGE:
+        return [np.arange(len(least))]
+    order = np.argsort(least, kind="stable")
+    seeds = int(np.searchsorted(np.cumsum(each[order]), SEEDS)) + 1
+    return [np.sort(order[:seeds]), np.sort(order[seeds:])]
+
+
+def pool_of(variant: Variant, examiner: Examiner, dropped: dict[str, int], rows: IntArray) -> Pool:
+    """Candidates on rows of work that could belong to the answer, by their bounds; counts those that could not.
 
     An answer that is there already keeps rows of work out before their candidates are laid out, and candidates before
     their memory is looked at: no objective is better for no bytes.
     """
     objectives, limits, ranking = examiner.objectives, examiner.limits, examiner.ranking
-    least = variant.screen.least_seconds()
-    every = np.arange(len(least))
-    open_ = ranking.open(_bounds(variant, objectives, every, np.zeros_like(every), least, np.zeros(len(least))))
-    out = variant.found.legal(every[~open_]) if not open_.all() else 0
+    least = variant.screen.least_seconds()[rows]
+    open_ = ranking.open(_bounds(variant, objectives, rows, np.zeros_like(rows), least, np.zeros(len(least))))
+    out = variant.found.legal(rows[~open_]) if not open_.all() else 0
     dropped["bound"] = dropped.get("bound", 0) + out
     parts = []
-    for work, state in variant.found.chunks(every[open_]):
+    for work, state in variant.found.chunks(rows[open_]):
         step = variant.screen.seconds(work, state)
         may = ranking.open(_bounds(variant, objectives, work, state, step, np.zeros(len(work))))
         _count(dropped, "bound", may)

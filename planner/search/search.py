@@ -23,7 +23,7 @@ from planner.plan import Workload
 from planner.search.asked import Asked, OnLayouts
 from planner.search.examine import MOST_NODES, Examiner, Timed
 from planner.search.objective_base import Limit
-from planner.search.pool import Pool, pool_of
+from planner.search.pool import Pool, first_rows, pool_of
 from planner.search.question import Question, Target
 from planner.search.result import Row, SearchResult
 from planner.search.space import Space, variants
@@ -182,9 +182,11 @@ def _screened(
         lost = laid.dropped
         if variant is not None:
             found.append(replace(variant, number=len(found)))
-            pool = pool.with_part(pool_of(found[-1], examiner, lost))
-            while len(pool) and len(examiner.ranking) < examiner.top and len(workloads) > 1:
-                examiner.examine(found, *pool.open(examiner.ranking))  # an answer keeps most of the next workload out
+            parts = first_rows(found[-1])
+            for rows in parts:
+                pool = pool.with_part(pool_of(found[-1], examiner, lost, rows))
+                while len(pool) and len(examiner.ranking) < examiner.top and len(workloads) + len(parts) > 2:
+                    examiner.examine(found, *pool.open(examiner.ranking))  # an answer keeps most of the next part out
         for name, count in lost.items():
             dropped[name] = dropped.get(name, 0) + count
     return pool, considered, dropped, found

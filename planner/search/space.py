@@ -108,6 +108,11 @@ class Survey:
         """Candidates that the rules of either table leave."""
         return int((np.diff(self.work_cell) * np.diff(self.state_cell)).sum())
 
+    @property
+    def states(self) -> IntArray:
+        """Rows of state on the grid of each row of work: ndarray (n,)."""
+        return np.repeat(np.diff(self.state_cell), np.diff(self.work_cell))
+
     def chunks(self, rows: IntArray | None = None, most: int = CHUNK) -> Iterator[tuple[IntArray, IntArray]]:
         """Rows of work and of state of every legal candidate, about `most` at a time; counts what is dropped.
 

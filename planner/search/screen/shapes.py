@@ -218,7 +218,7 @@ def _waiting(schedule: str, pp: int, microbatches: int, vpp: int, rank: int) -> 
 
     plan = get_schedule(schedule)
     if schedule in ("1f1b", "gpipe"):
-        return (plan.in_flight(pp, microbatches, vpp)[rank],)
+        return (_in_flight(schedule, pp, microbatches)[rank],)
     if schedule == "interleaved-1f1b":
         size = round_size(pp, microbatches)
         if microbatches % size == 0:
@@ -231,6 +231,12 @@ def _waiting(schedule: str, pp: int, microbatches: int, vpp: int, rank: int) -> 
             break
         counts[plan.chunk_of(action.stage, pp)] += 1
     return tuple(counts)
+
+
+@lru_cache(maxsize=4096)
+def _in_flight(schedule: str, pp: int, microbatches: int) -> list[int]:
+    """Of all ranks of a pipeline of one virtual stage each, asked for once."""
+    return get_schedule(schedule).in_flight(pp, microbatches, 1)
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,7 @@ from planner.plan import Workload
 from planner.predict import predict
 from planner.priced import price_model
 from planner.replay import replay
-from planner.search import Space, search
+from planner.search import Space, pool, search
 from planner.search.space import enumerate_layouts
 from planner.step.assemble import assemble, dag_groups
 
@@ -118,3 +118,16 @@ def test_the_best_rows_are_played_with_contention() -> None:
         alone = replay(model, cluster, WORKLOAD, row.layout, contention=True)
         assert row.contended_s == pytest.approx(alone.step_s, rel=1e-12)
         assert row.contended_s >= row.step.step_s.mid * (1 - 1e-12)
+
+
+def test_parts_of_a_large_space_change_nothing_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looked at in two parts or at once, the rows are the same, and every candidate is counted once."""
+    at_once = search(small(), load("dgx-a100:1"), WORKLOAD, top=3)
+    monkeypatch.setattr(pool, "LARGE", 100)
+    monkeypatch.setattr(pool, "SEEDS", 40)
+    parts = search(small(), load("dgx-a100:1"), WORKLOAD, top=3)
+    assert [(row.layout, row.step.step_s.mid) for row in parts.rows] == [
+        (row.layout, row.step.step_s.mid) for row in at_once.rows
+    ]
+    assert (parts.considered, parts.screened) == (at_once.considered, at_once.screened)
+    assert parts.considered == sum(parts.dropped.values()) + parts.priced
