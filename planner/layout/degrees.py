@@ -268,14 +268,18 @@ class LayoutBatch:
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_] | slice) -> LayoutBatch:
         """The layouts at `index` (integer positions, a mask, or a slice of them, which copies nothing)."""
-        n = np.shape(self.tp[index])
+        if isinstance(index, slice):
+            return LayoutBatch(*(column[index] for column in _COLUMNS(self)))
+        where = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        n, most = len(where), len(self)
 
         def one(column: IntArray) -> IntArray:
-            if column.strides == (0,):  # one value in one place of memory
-                return np.broadcast_to(column[:1].reshape(()) if len(column) else column, n)
-            return np.asarray(column[index])
+            if column.strides != (0,):
+                return np.asarray(column.take(where))
+            # one value in one place of memory
+            return column[:n] if n <= most else np.broadcast_to(column[:1].reshape(()), (n,))
 
-        return LayoutBatch(**{f.name: one(getattr(self, f.name)) for f in fields(self)})
+        return LayoutBatch(*map(one, _COLUMNS(self)))
 
     def distinct(self, names: Sequence[str]) -> tuple[IntArray, IntArray]:
         """Layouts (shape (n,)) that differ in the fields `names`.
@@ -354,6 +358,9 @@ class LayoutBatch:
         else:
             found = axes.shape(self, name, where.gpus_per_node, where)
         return placed.shape(self, name, found, where) if axes.is_placed(self) else found
+
+
+_COLUMNS = attrgetter(*(f.name for f in fields(LayoutBatch)))
 
 
 def divisors(n: int, most: int | None = None) -> list[int]:

@@ -6,7 +6,6 @@ virtual stage of every rank and through the last one (`Passes`). No array is as 
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import lru_cache
 
 import numpy as np
@@ -182,10 +181,10 @@ class Passes:
 
     def take(self, rows: IntArray) -> Passes:
         """Those of `rows`."""
-        return Passes(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return Passes(*(_taken(getattr(self, name), rows) for name in self.__slots__))
 
     def __add__(self, other: Passes) -> Passes:
-        return Passes(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Passes(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -216,7 +215,7 @@ class Traffic:
 
     def take(self, rows: IntArray) -> Traffic:
         """Those of `rows`."""
-        return Traffic(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return Traffic(*(_taken(getattr(self, name), rows) for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,7 +314,7 @@ def _arrival(place: Place, folded: Folded, comm: CommPlan) -> tuple[FloatArray, 
     if comm.unshard == "none":
         return folded.step[:, None, None] + until, folded.step[:, None] + passes.through
     gathered = folded.step[:, None] + folded.traffic.first_gather
-    latest = np.maximum.accumulate(gathered[:, place.rank[place.first]] - until, axis=2)
+    latest = _running(np.maximum, gathered[:, place.rank[place.first]] - until)
     return latest + until, latest[:, :, -1] + passes.through
 
 
@@ -323,7 +322,7 @@ def _before(values: FloatArray) -> FloatArray:
     """Sum of the values before each one on the last axis."""
     found = np.empty_like(values)
     found[..., 0] = 0.0
-    np.cumsum(values[..., :-1], axis=-1, out=found[..., 1:])
+    found[..., 1:] = _running(np.add, values[..., :-1])
     return found
 
 
@@ -360,7 +359,7 @@ def _compute_end(
     hop[:, :-1] += back[:, :-1] if comm.p2p_blocking else back[:, 1:]
     below = _before(hop)
     rank = place.rank[place.first[0]]
-    latest = np.maximum.accumulate((last_chain[:, rank] + below)[:, ::-1], axis=1)[:, ::-1] - below
+    latest = _running(np.maximum, (last_chain[:, rank] + below)[:, ::-1])[:, ::-1] - below
     carried = np.empty_like(end)
     carried[:, rank] = latest + passes.own_weight[:, 0]
     return np.maximum(end, carried)
@@ -392,6 +391,25 @@ def _streams(
     first = place.by_rank(place.last, back).min(axis=1)
     ready = np.maximum(ready, computed + traffic.first_reduce)
     return np.asarray(np.maximum(ready, first + total))
+
+
+def _taken(values: FloatArray, rows: IntArray) -> FloatArray:
+    """The `rows` of values (n, ...), rank after rank in memory: sums and maxima over few ranks run along many rows."""
+    return values.T.take(rows, axis=-1).T
+
+
+def _running(operation: np.ufunc, values: FloatArray) -> FloatArray:
+    """`operation.accumulate` along the last axis; of many rows each step for all of them together."""
+    if len(values) < _MANY_ROWS:
+        return np.asarray(operation.accumulate(values, axis=-1))
+    found = values.copy(order="K")
+    for i in range(1, values.shape[-1]):
+        operation(found[..., i - 1], found[..., i], out=found[..., i])
+    return found
+
+
+_MANY_ROWS = 256
+"""Rows from which on a call for each rank is faster than a loop for each row."""
 
 
 def _whole(pieces: FloatArray) -> FloatArray:
