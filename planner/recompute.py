@@ -137,8 +137,8 @@ class Stages:
     def partial(self) -> BoolArray:
         """Layouts whose policy takes not every layer by itself: (n,)."""
         b = self.layouts
-        whole = np.isin(b.recompute, WHOLE_LAYERS)
-        return np.asarray(whole & ((b.recompute_layers > 0) | (b.recompute == RECOMPUTE.index("every"))))
+        counted = np.asarray((b.recompute_layers > 0) | (b.recompute == RECOMPUTE.index("every")))
+        return counted & np.isin(b.recompute, WHOLE_LAYERS) if counted.any() else counted
 
     def _coverages(self) -> Iterator[tuple[IntArray, Coverage]]:
         """The partial layouts with equal coverage, and that coverage."""

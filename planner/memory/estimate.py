@@ -53,7 +53,7 @@ NOT_OF_STATES = frozenset({"sp", "mbs", "recompute", "recompute_modules", "recom
 micro-batch."""
 
 NOT_OF_WORK = frozenset({"fsdp", "offload_optimizer", "offload_parameters"})
-"""Fields that activations and communication buffers do not depend on."""
+"""Fields that activations and communication buffers do not depend on; of ZeRO only whether parameters are sharded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,15 +108,13 @@ class MemoryEstimate:
         """Moment -> category -> bytes, each ndarray (n, pp); categories that are 0 throughout are left out."""
         shape = self.apart.shape
         outside = {name: np.broadcast_to(value[self.states], shape) for name, value in self.outside.items()}
-        return {
-            name: {
-                **{category: value[self.states] for category, value in self.of_states[name].items()},
-                **{category: value[self.work] for category, value in self.of_work[name].items()},
-                "allocator": self._held_by_allocator(self.sums[name]),
-                **outside,
-            }
-            for name in MOMENTS
-        }
+        found: Parts = {}
+        for name in MOMENTS:
+            found[name] = {category: value[self.states] for category, value in self.of_states[name].items()}
+            for category, value in self.of_work[name].items():
+                found[name][category] = found[name].get(category, np.zeros(())) + value[self.work]
+            found[name] |= {"allocator": self._held_by_allocator(self.sums[name]), **outside}
+        return found
 
     @property
     def by_category(self) -> dict[str, FloatArray]:
@@ -205,7 +203,9 @@ def memory(
         "nccl": communicator_bytes(cluster, few, preset)[:, None],
         "context": np.full((len(few), 1), float(cluster.context_bytes)),
     }
-    first, of_work = layouts.distinct([n for n in names if n not in NOT_OF_WORK])
+    whole = layouts.zero_stage >= 3  # of the other stages and of when parameters are freed, work knows nothing
+    sharded = replace(layouts, zero_stage=np.where(whole, 3, 0), reshard=np.where(whole, layouts.reshard, 0))
+    first, of_work = sharded.distinct([n for n in names if n not in NOT_OF_WORK])
     working = _working(*some(first), workload, cluster, preset, lowered(first))
     return _estimate(held, of_states, working, of_work, outside, cluster, preset)
 
@@ -260,7 +260,7 @@ def _estimate(
     """Put the moments together."""
     most = working.most
     always = {"parameters": held.parameters, "optimizer": held.optimizer}
-    kept = always | {"gradients": held.gradients}
+    kept = always | {"gradients": held.gradients, "comm_buffers": held.bucket}
     states_at: Parts = {
         "load": {**always, "temporary": held.loading},
         "step": kept,

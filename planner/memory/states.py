@@ -34,6 +34,8 @@ class States:
         What the parameter gather of the optimizer leaves in the allocator's pool of the communication stream.
     saving : ndarray
         Beside all three while a checkpoint is written.
+    bucket : ndarray
+        Of gradients that ZeRO-2 has not sharded yet.
     host : ndarray
         In host memory.
     """
@@ -45,6 +47,7 @@ class States:
     stepping: FloatArray
     flattened: FloatArray
     saving: FloatArray
+    bucket: FloatArray
     host: FloatArray
 
 
@@ -61,7 +64,7 @@ def states(
     shards = (layouts.fsdp_degree * layouts.cp, layouts.expert_shard)
     shape = (len(layouts), len(elements.kinds.counts))
     total = {name: np.zeros(shape) for name in States.__slots__}
-    whole = np.zeros(shape)
+    whole, trained = np.zeros(shape), np.zeros(shape)
     for part, shard in zip(elements.by_rank(), shards, strict=True):
         per = state_bytes(workload, layouts, preset, shard.astype(np.float64), pp)
         each = {name: np.asarray(getattr(per, name)).reshape(-1, 1) for name in per.__slots__}
@@ -82,6 +85,9 @@ def states(
         if preset.loads_whole:
             whole += np.where(layouts.zero_stage[:, None] >= 3, part.all * 4.0, 0.0)
         total["saving"] += _saving(layouts, preset, part, elements.weights.gathered)
+        trained += part.trained
+    unsharded = np.minimum(trained * gradient_bytes(workload, preset), float(preset.bucket_bytes))
+    total["bucket"] = np.where(layouts.zero_stage[:, None] == 2, unsharded, 0.0)
     total["loading"] = np.maximum(total["loading"], whole - total["parameters"] - total["optimizer"])
     return _with_host(States(**total), layouts)
 

@@ -42,20 +42,17 @@ def windows(
     """Communication buffers of layouts that share (pp, vpp, schedule).
 
     Pipeline: one boundary tensor in and one out, in each direction. Sequence parallel: one gathered activation, in
-    Megatron's global memory buffer, which the scores of its own unfused attention share. ZeRO-2: one bucket of
-    unsharded gradients. Context parallel: what the attention of one layer receives
-    (`planner.workload.context_parallel`).
+    Megatron's global memory buffer, which the scores of its own unfused attention share. Context parallel: what the
+    attention of one layer receives (`planner.workload.context_parallel`). The bucket of ZeRO-2 belongs to the model
+    states (`planner.memory.states`).
     """
     layouts, pp = stages.layouts, stages.pp
-    grad, parts = gradient_bytes(workload, preset), elements.by_rank()
     boundary = np.broadcast_to(lowered.boundary_bytes, (len(layouts),))
     pipeline = boundary * (2.0 * get_schedule(stages.schedule).directions if pp > 1 else 0.0)
     exchanged = np.max([np.broadcast_to(b.exchange_bytes, boundary.shape) for b in lowered.layers], axis=0)
     gathered = np.maximum(np.where(layouts.sp == 1, boundary * layouts.tp, 0.0), lowered.shared_bytes)
-    trained = sum((part.trained for part in parts), start=np.zeros(parts[0].all.shape)) * grad
-    zero2 = np.where(layouts.zero_stage[:, None] == 2, np.minimum(trained, float(preset.bucket_bytes)), 0.0)
-    none = np.zeros(trained.shape)
-    buffers = np.asarray((pipeline + gathered + exchanged)[:, None] + zero2)
+    none = np.zeros((len(layouts), len(stages.at)))
+    buffers = (pipeline + gathered + exchanged)[:, None] + none
     if not np.any(layouts.zero_stage >= 3):
         return Windows(buffers, none, none)
     forward, backward = _unsharded(stages, workload, elements, preset)
