@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hwmodels.cluster import Cluster
 from hwmodels.records import dataclass
-from planner.elements import BlockElements, StageElements, stage_elements
+from planner.elements import BlockElements, stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.layout import LayoutBatch
 from planner.memory.allocator import Footprint, footprint, fragments
@@ -188,16 +188,15 @@ def memory(
     ranks = fullest(model, layouts, pp, vpp, schedule) if of_fullest else None
     blocks = blocks or BlockElements.of(model, workload, layouts)
 
-    def some(index: IntArray) -> tuple[Stages, StageElements]:
-        stages = Stages(model, layouts.take(index), pp, vpp, schedule, ranks)
-        held = stage_elements(model, workload, stages.layouts, preset, pp, vpp, schedule, blocks.take(index))
-        return stages, held.on(stages.at)
+    def some(index: IntArray) -> Stages:
+        return Stages(model, layouts.take(index), pp, vpp, schedule, ranks)
 
-    names = [f.name for f in fields(LayoutBatch)]
+    names = [f.name for f in fields(LayoutBatch) if f.name not in ("pp", "vpp", "schedule")]
     once = (layouts.microbatches(workload.gbs) == 1).astype(np.int64)
     first, of_states = replace(layouts, sp=once).distinct([n for n in names if n not in NOT_OF_STATES or n == "sp"])
-    stages, elements = some(first)
+    stages = some(first)
     few = stages.layouts
+    elements = stage_elements(model, workload, few, preset, pp, vpp, schedule, blocks.take(first)).on(stages.at)
     held = states(workload, few, preset, elements, pp)
     outside = {
         "nccl": communicator_bytes(cluster, few, preset)[:, None],
@@ -206,7 +205,7 @@ def memory(
     whole = layouts.zero_stage >= 3  # of the other stages and of when parameters are freed, work knows nothing
     sharded = replace(layouts, zero_stage=np.where(whole, 3, 0), reshard=np.where(whole, layouts.reshard, 0))
     first, of_work = sharded.distinct([n for n in names if n not in NOT_OF_WORK])
-    working = _working(*some(first), workload, cluster, preset, lowered(first))
+    working = _working(some(first), blocks.take(first), workload, cluster, preset, lowered(first))
     return _estimate(held, of_states, working, of_work, outside, cluster, preset)
 
 
@@ -221,11 +220,11 @@ class _Working:
 
 
 def _working(
-    stages: Stages, elements: StageElements, workload: Workload, cluster: Cluster, preset: FrameworkPreset,
+    stages: Stages, blocks: BlockElements, workload: Workload, cluster: Cluster, preset: FrameworkPreset,
     lowered: Lowered,
 ) -> _Working:  # fmt: skip
     """Activations, buffers and workspaces of layouts (shape (k,)) whose blocks are `lowered`."""
-    window = windows(stages, workload, lowered, elements, preset)
+    window = windows(stages, workload, lowered, blocks, preset)
     whole, kept, rebuilt = (
         [getattr(block, name) for block in lowered.layers] for name in ("saved_bytes", "kept_bytes", "rebuilt_bytes")
     )
@@ -278,10 +277,12 @@ def _estimate(
 
     def both(one: dict[str, FloatArray], other: dict[str, FloatArray]) -> FloatArray:
         sums = (np.asarray(sum(parts.values())) for parts in (one, other))
-        return np.asarray(next(sums)[of_states] + next(sums)[of_work])
+        found = next(sums).take(of_states, axis=0)
+        found += next(sums).take(of_work, axis=0)
+        return found
 
     sums = {name: both(states_at[name], work_at[name]) for name in MOMENTS}
-    apart = held.flattened[of_states]
+    apart = held.flattened.take(of_states, axis=0)
     if preset.flat_gradients:  # flat tensors fit no free block of activations: step's and optimizer's lie side by side
         apart = apart + np.minimum(sums["step"], sums["optimizer"]) - both(kept, there)
     return MemoryEstimate(
@@ -293,6 +294,6 @@ def _estimate(
         sums,
         apart,
         cluster.device.kind == "gpu",
-        most.action[of_work],
-        held.host[of_states] + working.host[of_work],
+        most.action.take(of_work, axis=0),
+        held.host.take(of_states, axis=0) + working.host.take(of_work, axis=0),
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hwmodels.records import dataclass
-from planner.elements import SHARDING_KEYS, StageElements
+from planner.elements import SHARDING_KEYS, BlockElements, stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.layout import RESHARDS
 from planner.plan import Workload
@@ -37,7 +39,7 @@ class Windows:
 
 
 def windows(
-    stages: Stages, workload: Workload, lowered: Lowered, elements: StageElements, preset: FrameworkPreset
+    stages: Stages, workload: Workload, lowered: Lowered, blocks: BlockElements, preset: FrameworkPreset
 ) -> Windows:
     """Communication buffers of layouts that share (pp, vpp, schedule).
 
@@ -53,15 +55,20 @@ def windows(
     gathered = np.maximum(np.where(layouts.sp == 1, boundary * layouts.tp, 0.0), lowered.shared_bytes)
     none = np.zeros((len(layouts), len(stages.at)))
     buffers = (pipeline + gathered + exchanged)[:, None] + none
-    if not np.any(layouts.zero_stage >= 3):
+    on = np.flatnonzero(layouts.zero_stage >= 3)
+    if not len(on):
         return Windows(buffers, none, none)
-    forward, backward = _unsharded(stages, workload, elements, preset)
-    on = layouts.zero_stage[:, None] >= 3
-    return Windows(buffers, np.where(on, forward, 0.0), np.where(on, backward, 0.0))
+    whole = layouts.take(on)
+    few, same = whole.distinct((*SHARDING_KEYS, "stage_layers", "reshard"))
+    held = replace(stages, layouts=whole.take(few))
+    forward, backward = none, none.copy()
+    for into, found in zip((forward, backward), _unsharded(held, workload, blocks.take(on[few]), preset), strict=True):
+        into[on] = found[same]
+    return Windows(buffers, forward, backward)
 
 
 def _unsharded(
-    stages: Stages, workload: Workload, elements: StageElements, preset: FrameworkPreset
+    stages: Stages, workload: Workload, blocks: BlockElements, preset: FrameworkPreset
 ) -> tuple[FloatArray, FloatArray]:
     """Unsharded parameters forward, and with gradients backward, of ZeRO-3: ndarray (n, pp) each.
 
@@ -72,20 +79,19 @@ def _unsharded(
     ``foreach_reduce``). Where parameters are not freed between uses every layer of the rank stands there.
     """
     width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
-    layouts = stages.layouts
-    few, same = layouts.distinct(SHARDING_KEYS)
-    first, kinds, last = block_parameters(stages.model, layouts.take(few), workload)
-    weights = elements.weights
-    parts = elements.by_rank()
+    layouts, model, place = stages.layouts, stages.model, (stages.pp, stages.vpp, stages.schedule)
+    elements = stage_elements(model, workload, layouts, preset, *place, blocks).on(stages.at)
+    weights, parts = elements.weights, elements.by_rank()
+    first, kinds, last = block_parameters(model, layouts, workload)
     whole = sum((part.gathered_bytes(weights, whole=True) for part in parts), start=np.zeros(parts[0].all.shape))
 
     def gathered(block: LocalParameters) -> FloatArray:
         packed = np.asarray(block.packed_dense + block.packed_expert)
         whole = block.all * weights.gathered + packed * (weights.packed_gathered - weights.gathered)
-        return np.asarray(np.broadcast_to(whole, few.shape)[same])
+        return np.broadcast_to(whole, (len(layouts),))
 
     def trained(block: LocalParameters) -> FloatArray:
-        return np.asarray(np.broadcast_to(block.all - block.frozen_dense - block.frozen_expert, few.shape)[same])
+        return np.broadcast_to(block.all - block.frozen_dense - block.frozen_expert, (len(layouts),))
 
     layer, update = (stages.largest([size(b) for b in kinds]) for size in (gathered, trained))
     ends, own = (np.stack([size(first), size(last)], axis=1) @ stages.ends for size in (gathered, trained))
