@@ -56,6 +56,11 @@ class BlockElements:
         """Of the layouts at `index`."""
         return BlockElements(self.values, self.which[index])
 
+    def of_parts(self, *names: str) -> FloatArray:
+        """Elements of some parts of `LocalParameters` together: ndarray (n, blocks)."""
+        every = sum((self.values[_PARTS.index(name)] for name in names), start=np.zeros(self.values.shape[1:]))
+        return np.asarray(every[self.which])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elements:

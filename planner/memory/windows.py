@@ -15,7 +15,7 @@ from planner.plan import Workload
 from planner.precision import recipe_of
 from planner.recompute import Stages
 from planner.schedule import get as get_schedule
-from planner.state import LocalParameters, block_parameters, gathers, gradient_bytes
+from planner.state import gathers, gradient_bytes
 from planner.workload.lower import Lowered
 
 FloatArray = NDArray[np.float64]
@@ -79,22 +79,16 @@ def _unsharded(
     ``foreach_reduce``). Where parameters are not freed between uses every layer of the rank stands there.
     """
     width, grad = recipe_of(workload, preset).width, gradient_bytes(workload, preset)
-    layouts, model, place = stages.layouts, stages.model, (stages.pp, stages.vpp, stages.schedule)
-    elements = stage_elements(model, workload, layouts, preset, *place, blocks).on(stages.at)
+    layouts, place = stages.layouts, (stages.pp, stages.vpp, stages.schedule)
+    elements = stage_elements(stages.model, workload, layouts, preset, *place, blocks).on(stages.at)
     weights, parts = elements.weights, elements.by_rank()
-    first, kinds, last = block_parameters(model, layouts, workload)
     whole = sum((part.gathered_bytes(weights, whole=True) for part in parts), start=np.zeros(parts[0].all.shape))
-
-    def gathered(block: LocalParameters) -> FloatArray:
-        packed = np.asarray(block.packed_dense + block.packed_expert)
-        whole = block.all * weights.gathered + packed * (weights.packed_gathered - weights.gathered)
-        return np.broadcast_to(whole, (len(layouts),))
-
-    def trained(block: LocalParameters) -> FloatArray:
-        return np.broadcast_to(block.all - block.frozen_dense - block.frozen_expert, (len(layouts),))
-
-    layer, update = (stages.largest([size(b) for b in kinds]) for size in (gathered, trained))
-    ends, own = (np.stack([size(first), size(last)], axis=1) @ stages.ends for size in (gathered, trained))
+    every, frozen, packed = (
+        blocks.of_parts(f"{name}dense", f"{name}expert") for name in ("", "frozen_", "packed_")
+    )  # of the layers, the embedding and the head
+    gathered = every * weights.gathered + packed * (weights.packed_gathered - weights.gathered)
+    layer, update = (stages.largest(list(value[:, :-2].T)) for value in (gathered, every - frozen))
+    ends, own = (value[:, -2:] @ stages.ends for value in (gathered, every - frozen))
     kept = np.asarray([gathers(preset, stages.pp, word) != "each" for word in RESHARDS])[layouts.reshard][:, None]
     params = np.where(kept, whole, np.minimum((1.0 + preset.prefetch_params) * layer + ends, whole))
     reduced = update * (width + (grad if grad != width else 0.0)) + own * width
