@@ -17,7 +17,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Int32Array = NDArray[np.int32]
-FIRST, GROWTH = 96, 8
+FIRST, GROWTH = 96, 16
 """Candidates that are examined together at first, and how many times more each time after."""
 LARGE, SEEDS = 500_000, 100_000
 """Candidates of a workload above which some are looked at before the others, and how many those are."""
