@@ -71,7 +71,7 @@ def _run(dag: Dag, durations: FloatArray, start: FloatArray | None) -> FloatArra
             latest(take(pred[p:q], 0, buffer[: q - p], "clip"), inside[a:b], 0, None, begun)
         else:
             take(pairs[2 * a : 2 * b], 0, buffer[: 2 * (b - a)], "clip")
-            later(buffer[: b - a], buffer[b - a : 2 * (b - a)], begun)
+            later(buffer[: b - a], buffer[b - a : 2 * (b - a)], out=begun)
         node = end[a:b]
         add(node, begun, node)
     return end
