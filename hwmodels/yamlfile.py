@@ -187,6 +187,7 @@ def where(file: str, loc: Keys, marks: Marks) -> str:
 
 
 _FIXES = {
+    "model_type": "a mapping of keys",
     "extra_forbidden": "remove it or correct its spelling",
     "missing": "add it",
     "int_type": "a whole number without quotes",
@@ -196,6 +197,8 @@ _FIXES = {
     "list_type": "a list",
     "tuple_type": "a list",
 }
+_WHYS = {"model_type": "it is no mapping of keys"}
+"""In the place of what pydantic says where it names classes."""
 
 _MEMBER = re.compile(r"(?P<text>constrained-str|str)|dict\[.*\]|[A-Z]\w*")
 """What pydantic puts into the place of a fault for a member of a union: a name, or the mapping that it stands for."""
@@ -280,7 +283,7 @@ def validate(schema: type[Schema], data: Any, file: str, marks: Marks) -> Schema
                 if inner:
                     faults += [Fault(f.what, where(file, loc, marks), f.why, f.fix) for f in inner]
                 else:
-                    why = item["msg"][:1].lower() + item["msg"][1:]
+                    why = _WHYS.get(kind) or item["msg"][:1].lower() + item["msg"][1:]
                     fix = _way_out(kind, item.get("ctx", {}))
                     faults.append(Fault(f"value {_shown(given)}", where(file, loc, marks), why, fix))
         raise InputError(faults) from None

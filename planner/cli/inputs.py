@@ -35,6 +35,8 @@ MaybeOptimizer = Annotated[str | None, typer.Option("--optimizer", help="adamw (
 MaybeFramework = Annotated[str | None, typer.Option("--framework", help="Whose switches to assume (default generic).")]
 
 MOST_VALUES = 4096
+MOST_VALUE = 2**30
+"""Largest number of a range."""
 DEFAULTS = {"precision": "bf16", "optimizer": "adamw", "framework": "generic"}
 
 
@@ -80,7 +82,10 @@ def parse_values(text: str, where: str) -> tuple[int, ...]:
         except ValueError:
             faults.append(Fault(f"{part.strip()!r} is not a whole number or a range", where, "", fix))
             continue
-        if low > high or high - low >= MOST_VALUES:
+        if high > MOST_VALUE:
+            most = f"no field is more than {MOST_VALUE:,}"
+            faults.append(Fault(f"{part.strip()!r} is out of range", where, most, fix))
+        elif low > high or high - low >= MOST_VALUES:
             faults.append(Fault(f"{part.strip()!r} is an empty or endless range", where, "", fix))
         else:
             found.update(range(low, high + 1))

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 LEAST_SHARE = 0.002
 """Share of the first row's step below which a phase's difference is not told."""
 
+SAME = 5e-4
+"""Share of the first row's step below which a layout is as fast: no more is told of a per cent."""
+
 
 def answer_why(problem: Problem, text: str, json: bool) -> None:
     """Explain, and print."""
@@ -85,6 +88,10 @@ def sentences(found: Absence, pareto: tuple[str, ...] = ()) -> list[str]:
         return lines
     if pareto:
         lines.append("It is on the front." if not found.unsearched else "It would be on the front.")
+        return lines
+    if abs(seconds / first - 1.0) < SAME:
+        peak = "" if peaks[0] == peaks[1] else f", {peaks[1]}"
+        lines.append(f"It is as fast as row 1, {found.first.layout.label()} ({format_seconds(first)}{peak}).")
         return lines
     worst = max(found.gaps, key=lambda name: found.gaps[name])
     lines.append(

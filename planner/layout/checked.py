@@ -9,6 +9,8 @@ from hwmodels.errors import Fault, InputError
 from planner.stated import is_whole, number_fault
 
 _WORDS = ("recompute", "schedule", "cp_kind", "reshard", "order")
+LARGEST = 2**30
+"""Of any number of a layout: far beyond any cluster, and safe in 64-bit products of two."""
 _FROM_ZERO = (
     "sp", "zero_stage", "fsdp", "cp_ulysses", "offload_optimizer", "offload_parameters", "offload_activations",
 )  # fmt: skip
@@ -35,8 +37,10 @@ def normal_values(values: Mapping[str, Any]) -> dict[str, Any]:
             continue
         where = f"layout.{name}"
         if name not in _EXAMPLES:
-            if is_whole(value):
+            if is_whole(value) and abs(value) <= LARGEST:
                 found[name] = int(value)
+            elif is_whole(value):
+                faults.append(Fault(f"{name} is {value}", where, "no layout has as much", f"{LARGEST:,} at most"))
             else:
                 faults.append(number_fault(name, value, where, 0 if name in _FROM_ZERO else 1))
             continue

@@ -18,7 +18,7 @@ from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
 from planner.frameworks.base import CP_KINDS, ORDERS
 from planner.layout import axes, placed
-from planner.layout.checked import normal_values
+from planner.layout.checked import LARGEST, normal_values
 from planner.layout.distinct import distinct_rows
 from planner.layout.recompute import RECOMPUTE, modules_code, modules_of
 from planner.layout.splits import split_id, split_of, split_text
@@ -152,7 +152,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Refuse values of other types with `InputError`; numpy's whole numbers and lists become Python's."""
-        if {*map(type, _NUMBERS(self))} == _INT and all(part == () for part in _SEQUENCES(self)):
+        numbers = _NUMBERS(self)
+        held = {*map(type, numbers)} == _INT and min(numbers) >= -LARGEST and max(numbers) <= LARGEST
+        if held and all(part == () for part in _SEQUENCES(self)):
             return  # nearly always: a search makes few layouts, but a sweep in Python may make many
         for name, value in normal_values({f.name: getattr(self, f.name) for f in fields(self)}).items():
             object.__setattr__(self, name, value)

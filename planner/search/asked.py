@@ -33,6 +33,20 @@ DETAILS: dict[str, Callable[[Row], float]] = {
 """Figures of a constraint that only the full prediction of a layout has."""
 
 
+_SLACK = 1e-9
+"""Share by which what kernels leave of a step is raised: sums in another order round otherwise."""
+
+
+def _rest(candidates: Candidates) -> FloatArray | float:
+    """Share of the step that kernels leave, where the step is known: no bubble and no transfer is longer.
+
+    The phases of a rank add up to its step, and both shares are means over ranks as the kernels' seconds are.
+    """
+    if not candidates.exact:
+        return 1.0
+    return np.asarray(np.clip(1.0 - candidates.compute_s / candidates.step_s + _SLACK, 0.0, 1.0))
+
+
 FIELDS: tuple[str, ...] = tuple(f.name for f in fields(LayoutBatch))
 
 
@@ -163,7 +177,7 @@ class OnFigures:
         figures = figures_of(self.question, candidates)
         exact = candidates.exact and self.from_step
         with np.errstate(divide="ignore"):
-            known = Known(self.question, layouts, figures, exact, candidates.whole)
+            known = Known(self.question, layouts, figures, exact, candidates.whole, rest=_rest(candidates))
             return known.decide(self.constraint)[1]
 
     def holds(self, row: Row) -> bool:

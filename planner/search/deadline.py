@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hwmodels.cluster import Cluster
 from hwmodels.errors import InfeasibleError, InputError
 from hwmodels.kernels.formats import format_of
-from hwmodels.units import format_duration
+from hwmodels.units import format_duration, parse_duration
 from planner.flops import formula_of, model_flops
 from planner.frameworks import of as preset_of
 from planner.layout import divisors
@@ -173,5 +173,13 @@ def _too_late(question: Question, deadline_s: float, find: Find, least_nodes: in
     need = max(least_nodes, cluster.nodes + 1) * cluster.gpus_per_node
     scaled = int(-(-cluster.n_ranks * seconds // deadline_s))
     return InfeasibleError(
-        asked, binding, f"a deadline of {format_duration(seconds)}, or about {max(scaled, need):,} GPUs"
+        asked, binding, f"a deadline of {_no_shorter(seconds)}, or about {max(scaled, need):,} GPUs"
     )
+
+
+def _no_shorter(seconds: float) -> str:
+    """A duration as it is shown, rounded upwards: so told it can be met."""
+    factor = 1.0
+    while parse_duration(text := format_duration(seconds * factor)) < seconds:
+        factor += 5e-4
+    return text

@@ -29,6 +29,10 @@ WAVE = 16
 """Candidates that are timed before there is an answer."""
 MOST_NODES = 30_000
 """Nodes of a step that the event engine plays within a search: a fraction of a second."""
+DETAILED = 8
+"""Candidates that are predicted in full before the next ones are held against the answer, where it asks for that."""
+KEPT = 64
+"""Rows that are kept when they have been predicted: most of an answer's."""
 MANY = 64
 """Candidates of one graph that are timed together."""
 
@@ -47,7 +51,7 @@ class Timed:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Priced:
     """Candidates of one group that fit: their places in the order of the search, peaks, bounds of their costs, seconds
-    of their kernels (`_compute_s`), and whether limits leave them.
+    of their kernels (`kernel_seconds`), and whether limits leave them.
     """
 
     priced: PricedModel
@@ -87,6 +91,7 @@ class Examiner:
     priced: int = 0
     simulated: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
+    _rows: dict[Timed, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ranking = Ranking(len(self.objectives), self.top)
@@ -114,7 +119,7 @@ class Examiner:
         self.priced += int(fits.sum())
         found = []
         for group in assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits)))):
-            compute_s = _compute_s(group)
+            compute_s = kernel_seconds(group)
             here = self._candidates(priced, group, bounds(group), peak[group.index], compute_s)
             kept = np.ones(len(group.index), dtype=np.bool_)
             for limit in self.limits:
@@ -172,33 +177,42 @@ class Examiner:
             lambda name: np.asarray(getattr(layouts, name))[positions], part.compute_s[positions], whole=True,
             exact=True,
         )  # fmt: skip
+        asks = not all([one.from_step for one in self.objectives] + [one.from_step for one in self.limits])
+        low = self._costs(here)
+        order = best_first(low)
+        while len(order := order[self.ranking.open(low[order])] if asks else order):
+            some, order = (order[:DETAILED], order[DETAILED:]) if asks else (order, order[:0])
+            self._add(part, positions[some], here.take(some), [timed[int(i)] for i in some])
+
+    def _add(self, part: _Priced, positions: IntArray, here: Candidates, timed: Sequence[Timed]) -> None:
+        """Timed candidates that limits leave, into the answer; what asks for the full prediction gets it here."""
         kept = np.ones(len(timed), dtype=np.bool_)
         for limit in self.limits:
             meets = kept & limit.may(here)
             if not limit.from_step:
-                meets[meets] = [limit.holds(row) for row in self.rows([timed[i] for i in np.flatnonzero(meets)])]
+                some = self.rows([timed[int(i)] for i in np.flatnonzero(meets)])
+                meets[meets] = [limit.holds(row) for row in some]
             kept = self._limited(limit, kept, meets)
-        each = np.stack([costs(one, self._values(one, here, timed)) for one in self.objectives], axis=1)
         rows = np.flatnonzero(kept)
-        self.ranking.add(each[rows], [part.places[int(positions[i])] for i in rows], [timed[i] for i in rows])
+        here, left = here.take(rows), [timed[int(i)] for i in rows]
+        each = np.stack([costs(one, self._values(one, here, left)) for one in self.objectives], axis=1)
+        self.ranking.add(each, [part.places[int(positions[i])] for i in rows], left)
 
     def _values(self, metric: Objective, here: Candidates, timed: Sequence[Timed]) -> FloatArray:
         """A metric of timed candidates."""
         return metric.of(here) if metric.from_step else np.asarray([metric.value(row) for row in self.rows(timed)])
 
     def rows(self, timed: Sequence[Timed]) -> list[Row]:
-        """The rows of timed candidates; their ranks are for the answer to give."""
-        steps = details([(one.priced, one.group, one.position) for one in timed])
-        return [
-            Row(
-                0,
-                at.group.layouts.layout(at.position),
-                step,
-                int(at.group.microbatches[at.position]),
-                at.priced.workload,
-            )
-            for at, step in zip(timed, steps, strict=True)
-        ]
+        """The rows of timed candidates; their ranks are for the answer to give. Those of late are kept."""
+        new = [one for one in timed if one not in self._rows]
+        steps = details([(one.priced, one.group, one.position) for one in new])
+        found = {one: self._rows[one] for one in timed if one in self._rows}
+        for at, step in zip(new, steps, strict=True):
+            layout, count = at.group.layouts.layout(at.position), int(at.group.microbatches[at.position])
+            found[at] = self._rows[at] = Row(0, layout, step, count, at.priced.workload)
+        for old in list(self._rows)[: max(len(self._rows) - KEPT, 0)]:
+            del self._rows[old]
+        return [found[one] for one in timed]
 
     def contended_s(self, one: Timed) -> float | None:
         """Seconds of the event engine, where transfers share links; None for graphs of more than `MOST_NODES`."""
@@ -216,7 +230,7 @@ class Examiner:
             self.dropped[name] = self.dropped.get(name, 0) + count
 
 
-def _compute_s(group: Group) -> FloatArray:
+def kernel_seconds(group: Group) -> FloatArray:
     """Seconds of a step that a rank's kernels take, mean over pipeline ranks: ndarray (b,)."""
     parts = group.parts
     each = np.asarray(sum(parts[name] for name in power.COMPUTE if name in parts))

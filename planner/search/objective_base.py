@@ -8,6 +8,7 @@ energy of a step's phases), it says so, and the search asks for each row's value
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -53,6 +54,14 @@ class Candidates:
     compute_s: FloatArray | float = 0.0
     whole: bool = False
     exact: bool = False
+
+    def take(self, index: IntArray) -> Candidates:
+        """Some of them."""
+        compute = np.broadcast_to(self.compute_s, self.step_s.shape)[index]
+        return replace(
+            self, step_s=self.step_s[index], peak_bytes=self.peak_bytes[index], compute_s=compute,
+            field=lambda name: self.field(name)[index],
+        )  # fmt: skip
 
 
 class Objective(Protocol):

@@ -126,7 +126,7 @@ def pool_of(variant: Variant, examiner: Examiner, dropped: dict[str, int], rows:
         _count(dropped, "memory", fits)
         work, state, step, peak = work[fits], state[fits], step[fits], peak[fits]
         for limit in limits:
-            meets = limit.may(candidates(variant, work, state, step, peak))
+            meets = limit.may(candidates(variant, work, state, step, peak, not limit.from_step))
             _count(dropped, limit.id, meets)
             work, state, step, peak = work[meets], state[meets], step[meets], peak[meets]
         bounds = _bounds(variant, objectives, work, state, step, peak)
@@ -140,15 +140,18 @@ def _bounds(
     peak: FloatArray,
 ) -> FloatArray:  # fmt: skip
     """Bounds of the costs of candidates: ndarray (n, objectives)."""
-    here = candidates(variant, work, state, step, peak)
+    here = candidates(variant, work, state, step, peak, any(not one.from_step for one in objectives))
     return np.stack([costs(one, one.of(here)) for one in objectives], axis=1)
 
 
-def candidates(variant: Variant, work: IntArray, state: IntArray, step: FloatArray, peak: FloatArray) -> Candidates:
-    """Candidates of a workload as objectives see them."""
+def candidates(
+    variant: Variant, work: IntArray, state: IntArray, step: FloatArray, peak: FloatArray, kernels: bool
+) -> Candidates:
+    """Candidates of a workload as objectives see them; with the seconds of their kernels where one asks for these."""
     return Candidates(
-        step, peak, variant.workload, variant.priced.cluster, lambda name: variant.found.field(name, work, state)
-    )
+        step, peak, variant.workload, variant.priced.cluster, lambda name: variant.found.field(name, work, state),
+        variant.screen.compute_s(work) if kernels else 0.0,
+    )  # fmt: skip
 
 
 def _count(dropped: dict[str, int], name: str, kept: NDArray[np.bool_]) -> None:

@@ -31,6 +31,8 @@ _WORDS = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "cp_kind": OPEN_CP_KIND
           "order": (*ORDERS, ANY_ORDER), "stages": STAGES}  # fmt: skip
 _FROM_ZERO = (*OFFLOADS, "sp", "zero_stage", "fsdp", "recompute_layers", "cp_ulysses")
 _MOST = {"sp": 1, "zero_stage": 3}
+_LARGEST = 2**30
+"""Of the fields without a limit of their own: what arrays of candidates hold."""
 OF_WORKLOAD = ("precision", "switches")
 """What a search varies beside the fields of a layout: each combination is a workload of its own."""
 
@@ -129,11 +131,11 @@ class Space:
 
 def _numbers_out(name: str, values: Sequence[Any]) -> list[Fault]:
     """What of a range is no whole number within its limits."""
-    least, most = 0 if name in _FROM_ZERO else 1, _MOST.get(name)
+    least, most = 0 if name in _FROM_ZERO else 1, _MOST.get(name, _LARGEST)
     found = []
     for v in values:
-        if not isinstance(v, int) or isinstance(v, bool) or v < least or (most is not None and v > most):
-            fix = f"{least} to {most}" if most is not None else f"{least} or more"
+        if not isinstance(v, int) or isinstance(v, bool) or not least <= v <= most:
+            fix = f"{least} to {most}" if most != _LARGEST else f"{least} or more, at most {most:,}"
             why = "whole numbers in this range are searched"
             found.append(Fault(f"{name} is {v!r}", f"search.{name}", why, fix))
     return found

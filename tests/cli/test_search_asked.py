@@ -134,3 +134,30 @@ def test_objectives_and_names_are_listed(call) -> None:
     assert "train_usd" in call("list", "objectives").out
     names = call("list", "names").out
     assert "microbatches" in names and "zb-h1" in names and "bubble" in names
+
+
+@pytest.mark.parametrize("range_", ["99999999999999999999999", "1,99999999999", "1073741825..1073741826"])
+def test_numbers_beyond_any_layout_are_refused_as_they_are_read(call, range_: str) -> None:
+    found = call(*ASKED, "--ep", range_)
+    assert found.code == 2 and "is out of range (no field is more than 1,073,741,824)" in found.err
+
+
+def test_why_names_no_phase_where_nothing_is_slower(call) -> None:
+    """A schedule of one stage alone changes nothing."""
+    found = call(*ASKED, "--why", "schedule=gpipe pp=1")
+    assert found.code == 0 and "most of it" not in found.out
+    assert "It is as fast as row 1" in found.out or "is the first row" in found.out
+    found = call(*ASKED, "--why", "schedule=zb-h1 pp=1")
+    assert "It is as fast as row 1" in found.out and "-0.0%" not in found.out
+
+
+def test_a_limit_that_asks_for_the_whole_prediction_is_first_held_against_the_kernels(call, monkeypatch) -> None:
+    """Kernels leave less than 99 % of every step: no layout is predicted in full to find that out."""
+    from planner.search.examine import Examiner
+
+    asked: list[object] = []
+    rows = Examiner.rows
+    monkeypatch.setattr(Examiner, "rows", lambda self, timed: asked.extend(timed) or rows(self, timed))
+    found = call(*ASKED, "--where", "bubble > 99%")
+    assert found.code == 3 and "'bubble > 99%'" in found.err
+    assert len(asked) <= 1  # the fastest, which the message names

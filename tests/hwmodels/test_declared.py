@@ -90,6 +90,15 @@ def test_doubt_is_left_to_pydantic_which_names_every_fault() -> None:
     ]  # fmt: skip
 
 
+def test_a_mapping_is_named_without_the_classes_behind_it() -> None:
+    data, marks = yamlfile.parse("law: gemm\nsections:\n  hopper: 5\n", "x.yaml")
+    with pytest.raises(InputError) as error:
+        yamlfile.validate(LawFile, data, "x.yaml", marks)
+    assert str(error.value) == (
+        "x.yaml:3: sections.hopper: value 5 (it is no mapping of keys). Try: a mapping of keys"
+    )
+
+
 def test_a_declaration_cannot_be_changed_and_takes_no_other_key() -> None:
     made = read(LinkFile, yaml.safe_load("{name: l, kind: pcie, bandwidth: 1GB/s, latency: 1us, source: s}"))
     assert (made.bandwidth, made.latency, made.topology) == (1e9, 1e-6, "switch")

@@ -299,6 +299,15 @@ def test_unknown_names_are_refused_first() -> None:
     assert "none or selective or full" in found[0].fix
 
 
+@pytest.mark.parametrize("number", [2**30 + 1, 10**30, -(10**30)])
+def test_numbers_that_no_array_holds_are_refused_by_field(number: int) -> None:
+    with pytest.raises(InputError) as error:
+        Layout(tp=number, mbs=number)
+    assert [fault.where for fault in error.value.faults] == ["layout.tp", "layout.mbs"]
+    assert "1,073,741,824 at most" in str(error.value)
+    assert Layout(dp=2**30).dp == 2**30
+
+
 def test_several_broken_rules_come_together() -> None:
     found = faults(Layout(tp=5, dp=3, mbs=7), on(8))
     assert {fault.rule for fault in found} == {"world-product", "tp-heads", "tp-kv-heads", "tp-ffn", "gbs-microbatch"}

@@ -32,6 +32,8 @@ class Known:
         Whether `figures` knows the layouts in every field.
     details : mapping
         Name of `planner.search.constraints.names.DETAILS` -> ndarray (n,), where layouts are predicted in full.
+    rest : ndarray (n,) or float
+        Share of the step that a detail is at most: what kernels leave of it.
     """
 
     question: Question
@@ -40,12 +42,13 @@ class Known:
     exact: bool = False
     whole: bool = True
     details: Mapping[str, np.ndarray] = field(default_factory=dict)
+    rest: np.ndarray | float = 1.0
 
     def span(self, name: str) -> Span:
         """Between which ends the numbers of a name lie."""
         known = NAMES[name]
         if known.kind == "detail":
-            return Span.of(self.details[name]) if name in self.details else _SHARE
+            return Span.of(self.details[name]) if name in self.details else Span(np.asarray(0.0), np.asarray(self.rest))
         if known.kind != "figure":
             return Span.of(of_layouts(name, self.layouts, self.question))
         if self.figures is None:
@@ -63,7 +66,6 @@ class Known:
         return np.broadcast_to(must, shape), np.broadcast_to(may, shape)
 
 
-_SHARE = Span(np.asarray(0.0), np.asarray(1.0))
 _OF_MEMORY = ("peak_memory", "memory_headroom")
 """Figures that do not depend on the step time."""
 

@@ -77,7 +77,10 @@ def _saving(ask: Ask) -> Iterator[Change]:
     if space.recompute and "full" not in space.recompute:
         saved.append(("--recompute full", {"recompute": ("full",)}))
     if 3 in preset_of(ask.workload).zero_stages and space.zero_stage and 3 not in space.zero_stage:
-        saved.append(("--zero-stage 3", {"zero_stage": (3,)}))
+        sharded: dict[str, Any] = {"zero_stage": (3,)}
+        saved.append(("--zero-stage 3", sharded))
+        if not space.offload_optimizer:
+            saved.append(("--zero-stage 3 --offload-optimizer 100", sharded | {"offload_optimizer": (100,)}))
     if not space.offload_optimizer:
         saved.append(("--offload-optimizer 100", {"offload_optimizer": (100,)}))
     if not space.offload_parameters and not space.offload_optimizer:

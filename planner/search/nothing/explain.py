@@ -44,6 +44,8 @@ def nothing(ask: Ask, considered: int, best: Best) -> InfeasibleError:
     if clash is not None:
         message = f"{asked} satisfies what was asked: {considered:,} considered, all dropped."
         return InfeasibleError(message, str(clash), _without(ask) or f"without {clash.first}")
+    if any(not one.of_layout for one in ask.where) and ask.fits() is not None:
+        return _out_of_limits(ask, asked, best)  # without the leanest layout of all, which takes as long as a search
     if not survey(ask.space, ask.model, ask.cluster, work, ask.constraints()).pairs:
         return _illegal(ask, asked, considered)
     smallest = ask.smallest()
@@ -117,10 +119,7 @@ def _out_of_limits(ask: Ask, asked: str, best: Best) -> InfeasibleError:
         binding.append(f"{one.text!r}: {_reached(one, interval, row, len(limits) > 1)}")
         ways.append(_loosened(one, interval, row))
     if not binding:
-        texts = ", ".join(repr(one.text) for one in limits)
-        binding.append(f"no layout keeps to {texts} together, nor to all but one of them")
-        alone = next((one for one in limits if best(replace(ask, where=(one,)), _towards(interval_of(one)))), None)
-        ways.append(f"{alone.text!r} alone" if alone is not None else "without them")
+        binding, ways = _each_alone(ask, limits, best)
     if all(interval is not None and interval.name in _OF_TIME for interval in map(interval_of, limits)):
 
         def enough(other: Ask) -> str:
@@ -131,6 +130,19 @@ def _out_of_limits(ask: Ask, asked: str, best: Best) -> InfeasibleError:
         ways += [larger] if larger else []
     message = f"{asked} keeps to {' and '.join(repr(one.text) for one in limits)}."
     return InfeasibleError(message, "; ".join(binding), "; or ".join(ways))
+
+
+def _each_alone(ask: Ask, limits: list[Constraint], best: Best) -> tuple[list[str], list[str]]:
+    """Of limits that no layout keeps to, nor to all but one of them: how near each comes without the others."""
+    binding, ways = [], []
+    free = replace(ask, where=tuple(one for one in ask.where if one.of_layout))
+    for one in limits:
+        interval = interval_of(one)
+        row = best(free, _towards(interval))
+        if row is not None:
+            binding.append(f"{one.text!r}: {_reached(one, interval, row, False)}")
+            ways.append(f"{_loosened(one, interval, row)} alone")
+    return binding, ways or ["without them"]
 
 
 FEW_RANKS = 1024

@@ -59,6 +59,10 @@ class Screen:
         np.maximum(ready, w.forward_s[work] + reduced, out=ready)
         return np.asarray((ready + s.after_s[state] + self.sync_s) * (1.0 - SLACK))
 
+    def compute_s(self, work: IntArray) -> FloatArray:
+        """Least seconds of a step that kernels of micro-batches take, mean over pipeline ranks: ndarray (n,)."""
+        return np.asarray(self.work.kernels_s()[work] * (1.0 - SLACK))
+
     def least_seconds(self) -> FloatArray:
         """Least seconds of a step of all candidates of a row of work: ndarray (rows,)."""
         after = float(self.state.after_s.min(initial=np.inf))

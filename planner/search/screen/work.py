@@ -10,6 +10,7 @@ with weights under which every stage counts alike, ``sum_r l_r (sum_{s<r} w_s + 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,9 @@ class WorkBounds:
         Until the last backward of a rank.
     forward_s : ndarray (n,)
         Until the first backward of any rank can begin.
+    kernels_s : callable
+        Gives the seconds of kernels of a rank's micro-batches, mean over pipeline ranks, where they are asked for:
+        ndarray (n,).
     microbatches : ndarray (n,)
     step_bytes : ndarray (n, ranks)
         Of activations, buffers and workspaces when a rank's first backward begins.
@@ -50,6 +54,7 @@ class WorkBounds:
 
     pipeline_s: FloatArray
     forward_s: FloatArray
+    kernels_s: Callable[[], FloatArray]
     microbatches: IntArray
     step_bytes: FloatArray
     held_bytes: FloatArray
@@ -108,7 +113,8 @@ class _Rows:
     def bounds(self) -> WorkBounds:
         pipeline, forward = self._seconds()
         step, held = self._bytes()
-        return WorkBounds(pipeline, forward, self.microbatches, step, held, self._of_shape(lambda s: s.open) == 0)
+        return WorkBounds(pipeline, forward, cache(self._kernels), self.microbatches, step, held,
+                          self._of_shape(lambda s: s.open) == 0)  # fmt: skip
 
     # -- looking up -------------------------------------------------------------------------------------------------
 
@@ -196,6 +202,26 @@ class _Rows:
         first = self._dot(whole, ahead)[:, 0] * slow + stages * host
         wait = alone * own * (each + weights).max(axis=1)
         return np.asarray(found + wait + float(p.preset.step_s.value)), np.asarray(first)
+
+    def _kernels(self) -> FloatArray:
+        """Kernels of a rank's micro-batches, mean over pipeline ranks: those of the model, however it is split.
+
+        Of a policy of whole layers, and of a split that is found later, without what recomputation may run.
+        """
+        copies = self._of_shape(lambda s: s.plan.directions)
+        own = self.microbatches / copies
+        passes = ("forward", "backward_input", "backward_weight")
+        each = self._each(lambda x: sum((getattr(x, name).compute_s for name in passes), start=np.zeros(())))
+        once = self._each(lambda x: x.forward.once_s)
+        skipped = self._each(lambda x: x.backward_weight.skipped_s)
+        block = [e - o * (1.0 - 1.0 / own) - k / own for e, o, k in zip(each, once, skipped, strict=True)]
+        again = self._rerun(lambda x: x.compute_s)
+        if self.priced.workload.mtp_layers:
+            block[-1] = block[-1] + again.pop()
+        whole = self._of_shape(lambda s: s.held.sum(axis=0))[:, None, :]
+        rerun = self._of_cover(lambda s, c: c.again.sum(axis=0) * (not (s.open and c.partial)))[:, None, :]
+        found = (self._dot(whole, block) + self._dot(rerun, again))[:, 0]
+        return np.asarray(found * self.microbatches / self._of_shape(lambda s: s.pp))
 
     def _of_cover(self, value: Callable[[Shape, Cover], FloatArray]) -> FloatArray:
         """Numbers of the shape and the policy of each row."""

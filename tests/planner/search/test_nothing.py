@@ -9,6 +9,7 @@ import pytest
 
 from hwmodels.cluster import load
 from hwmodels.errors import InfeasibleError, InputError
+from hwmodels.units import parse_duration
 from planner.memory import HEADROOM
 from planner.model import load as load_model
 from planner.model.shape import from_shape
@@ -56,6 +57,12 @@ def test_a_limit_of_a_figure_names_the_best_that_there_is() -> None:
     assert found.rows[0].layout == best.layout
 
 
+def test_a_limit_of_a_figure_is_told_without_the_least_layout_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lean part of the space shows that the memory is not what binds."""
+    monkeypatch.setattr(Ask, "smallest", lambda self: pytest.fail("the whole space was sized"))
+    assert "step_time <= 1ms" in refused("step_time <= 1ms").binding
+
+
 def test_limits_that_exclude_each_other_are_each_told_against_the_others() -> None:
     fast = search(MODEL, CLUSTER, WORKLOAD, SPACE, top=1).rows[0].step.step_s.mid
     small = search(MODEL, CLUSTER, WORKLOAD, SPACE, top=1, objective="peak_memory").rows[0].figures["peak_memory"]
@@ -63,6 +70,24 @@ def test_limits_that_exclude_each_other_are_each_told_against_the_others() -> No
     assert error.binding.count("the best that the others leave is") == 2
     for part in error.nearest.split("; or ")[:2]:  # each alone makes the other feasible
         assert part.startswith('"')
+
+
+def test_limits_that_are_out_of_reach_each_are_told_alone_with_a_number_that_works() -> None:
+    error = refused("step_time <= 1ms", "peak_memory <= 1MiB")
+    assert error.binding.count("the best is") == 2
+    for way in error.nearest.split("; or "):
+        text, _, alone = way[1:].partition('" ')
+        assert alone == "alone"
+        assert search(MODEL, CLUSTER, WORKLOAD, SPACE, top=1, where=[parse(text)]).rows
+
+
+def test_sharding_and_host_memory_are_tried_together() -> None:
+    """70.6e9 parameters, 8 ranks: neither ZeRO-3 (18 bytes over 8) nor a host that keeps 12 of 18 bytes is enough."""
+    model, _ = load_model("llama-3-70b")
+    space = Space(tp=(1,), pp=(1,), cp=(1,), zero_stage=(0,), recompute=("full",), mbs=(1,), sp=(0,))
+    with pytest.raises(InfeasibleError) as error:
+        search(model, load("dgx-h100:1"), Workload(4096, 64), space)
+    assert error.value.nearest.startswith("with --zero-stage 3 --offload-optimizer 100: dp8 zero3 mbs1 full")
 
 
 def test_a_share_that_none_reaches_tells_that_of_the_fastest() -> None:
@@ -202,6 +227,10 @@ def test_a_deadline_that_the_cluster_misses_names_what_it_takes() -> None:
     with pytest.raises(InfeasibleError) as error:
         _fewest(2, 10.0)
     assert "the fastest layout" in error.value.binding and "a deadline of" in error.value.nearest
+    told = error.value.nearest.removeprefix("a deadline of ").partition(",")[0]
+    found, every = _fewest(2, parse_duration(told))
+    assert min(every.values()) <= parse_duration(told) <= min(every.values()) * 1.01
+    assert found.cluster.nodes == 2
 
 
 def test_sizes_are_those_that_a_layout_divides() -> None:

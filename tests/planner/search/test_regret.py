@@ -9,11 +9,13 @@ import pytest
 
 from hwmodels.cluster import load
 from planner.evaluate import exact_seconds
+from planner.layout import RECOMPUTE
 from planner.model import load as load_model
 from planner.model.shape import from_shape
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search import Space, search
+from planner.search.examine import kernel_seconds
 from planner.search.nearest import peak_bytes
 from planner.search.space import variants
 from planner.search.variant import variants_of
@@ -103,3 +105,22 @@ def test_the_search_has_no_regret_and_its_screen_no_false_alarm(name: str) -> No
     assert result.optimal
     assert result.screened == len(exact)
     assert result.considered == sum(result.dropped.values()) + result.priced
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernels_of_the_screen_are_those_of_every_layout(name: str) -> None:
+    """Seconds of kernels by the screen: at most the exact ones, and the same where nothing of them is left open."""
+    case = CASES[name]
+    space, cluster = Space.of(case.ranges), load(case.cluster)
+    for _, _, variant in variants_of(space, case.model, cluster, variants(space, case.workload), ()):
+        if variant is None:
+            continue
+        work, state = (np.concatenate(rows) for rows in zip(*variant.found.chunks(), strict=True))
+        priced = variant.of(work, state)
+        exact = np.zeros(len(work))
+        for group in assemble_all(priced, list(dag_groups(priced, np.arange(len(work))))):
+            exact[group.index] = kernel_seconds(group)
+        low = variant.screen.compute_s(work)
+        assert (low <= exact).all()
+        plain = variant.screen.work.sure[work] | (priced.layouts.recompute == RECOMPUTE.index("none"))
+        assert low[plain] == pytest.approx(exact[plain], rel=1e-8)
