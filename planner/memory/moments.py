@@ -124,17 +124,17 @@ def _of_rank(plan: Schedule, order: Sequence[Action], pp: int, vpp: int) -> Mome
 
 
 def _largest(rows: IntArray) -> IntArray:
-    """Rows that no other one equals or exceeds in every column, each once, sorted."""
-    unique = np.asarray(sorted(set(map(tuple, rows.tolist()))))
-    kept = np.ones(len(unique), dtype=np.bool_)
-    for begin in range(0, len(unique), _TOGETHER):
-        some = unique[begin : begin + _TOGETHER]
-        kept[begin : begin + _TOGETHER] = (unique[:, None] >= some[None]).all(axis=2).sum(axis=0) == 1  # itself alone
-    return np.asarray(unique[kept])
+    """Rows that no other one equals or exceeds in every column, each once, sorted.
 
-
-_TOGETHER = 256
-"""Rows that are held against all others at a time, which bounds the memory that it takes."""
+    Nothing exceeds the row with the largest sum. Rows that exceed it nowhere go with it, and of the rest the
+    same is asked again: a schedule repeats itself, so that few rows are ever left.
+    """
+    found: list[tuple[int, ...]] = []
+    while len(rows):
+        most = rows[rows.sum(axis=1).argmax()]
+        found.append(tuple(most.tolist()))
+        rows = rows[(rows > most).any(axis=1)]
+    return np.asarray(sorted(found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
