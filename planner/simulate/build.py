@@ -340,15 +340,15 @@ class Builder:
         if level is None:
             raise self._deadlock()
         rank = np.arange(self._n)  # new number -> old number
-        rank[:n_core] = np.argsort(level, kind="stable")
+        rank[:n_core] = np.argsort(level * n_core + rank[:n_core])
         new = np.empty(self._n, np.int64)
         new[rank] = np.arange(self._n)
         fields = {name: value[rank] for name, value in fields.items()}
         source, target = new[source], new[target]
-        by_target = np.lexsort((source, target))
+        by_target = np.argsort(target * self._n + source)  # one key sorts in half the time of two
         pred_ptr = np.concatenate([[0], np.cumsum(np.bincount(target, minlength=self._n))])
         group = fields["rank"] * len(STREAMS) + fields["stream"]
-        order = np.lexsort((self._stream_key[rank], group))
+        order = np.argsort(group * (4 * self._n) + self._stream_key[rank])  # no two of a stream share a key
         count = np.bincount(group, minlength=self.pp * len(STREAMS))
         link = np.where(_IS_TRANSFER[fields["kind"]], fields["rank"], -1)
         dag = Dag(
