@@ -49,11 +49,14 @@ def equivalent(plan: Schedule, pp: int, microbatches: int, vpp: int) -> int:
     """A smaller number of micro-batches with the same moments.
 
     Every schedule but GPipe holds no more than its pipeline is deep and repeats what it does in the steady state,
-    interleaved ones where the micro-batches fill rounds of pp.
+    interleaved ones where the micro-batches fill rounds of pp. 1F1B shows all of it in one pair behind the warm-up of
+    its first rank, pp + 1 micro-batches; interleaved, in one round behind that of the warm-up.
     """
-    if plan.name == "gpipe" or microbatches <= 6 * pp or (plan.interleaved and microbatches % pp):
+    if plan.name == "gpipe" or (plan.interleaved and microbatches % pp):
         return microbatches
-    return 4 * pp + microbatches % (2 * pp)
+    if plan.falling:
+        return min(microbatches, 2 * pp if plan.interleaved else pp + 1)
+    return microbatches if microbatches <= 6 * pp else 4 * pp + microbatches % (2 * pp)
 
 
 @lru_cache(maxsize=16384)

@@ -11,6 +11,7 @@ from hwmodels.records import dataclass
 from planner.elements import SHARDING_KEYS, BlockElements, stage_elements
 from planner.frameworks import FrameworkPreset
 from planner.layout import RESHARDS
+from planner.layout.distinct import distinct_rows
 from planner.plan import Workload
 from planner.precision import recipe_of
 from planner.recompute import Stages
@@ -58,11 +59,12 @@ def windows(
     on = np.flatnonzero(layouts.zero_stage >= 3)
     if not len(on):
         return Windows(buffers, none, none)
-    whole = layouts.take(on)
-    few, same = whole.distinct((*SHARDING_KEYS, "stage_layers", "reshard"))
-    held = replace(stages, layouts=whole.take(few))
+    keys = (*SHARDING_KEYS, "stage_layers", "reshard")
+    first, same = distinct_rows([getattr(layouts, name)[on] for name in keys], len(on))
+    few = on[first]
+    held = replace(stages, layouts=layouts.take(few))
     forward, backward = none, none.copy()
-    for into, found in zip((forward, backward), _unsharded(held, workload, blocks.take(on[few]), preset), strict=True):
+    for into, found in zip((forward, backward), _unsharded(held, workload, blocks.take(few), preset), strict=True):
         into[on] = found[same]
     return Windows(buffers, forward, backward)
 

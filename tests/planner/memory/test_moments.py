@@ -64,6 +64,19 @@ def test_more_micro_batches_than_the_pipeline_is_deep_change_nothing(name: str, 
         assert as_set(one) == as_set(other)
 
 
+@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 3)])
+def test_1f1b_has_the_moments_of_its_shortest_steady_state(name: str, vpp: int) -> None:
+    plan = get(name)
+    for pp in (2, 3, 4):
+        for count in range(1, 6 * pp + 1):
+            less = equivalent(plan, pp, count, vpp)
+            if less < count:
+                pairs = zip(counted(name, pp, less, vpp), counted(name, pp, count, vpp), strict=True)
+                assert all(as_set(one) == as_set(other) for one, other in pairs)
+    assert equivalent(get("1f1b"), 4, 24, 1) == 5
+    assert equivalent(get("interleaved-1f1b"), 4, 24, 2) == 8
+
+
 @pytest.mark.parametrize("name", names())
 def test_nothing_is_left_when_a_list_ends(name: str) -> None:
     plan = get(name)
