@@ -68,26 +68,32 @@ class Peak:
 
 def peak(stage: StageBytes, stages: Stages, microbatches: IntArray) -> Peak:
     """The largest moment of every rank, for layouts that share (pp, vpp, schedule)."""
-    n = stage.saved.shape[0]
-    a, b, c, d, e = (np.zeros((n, len(stages.at))) for _ in range(5))
+    stage = _laid_out(stage, (stage.saved.shape[0], len(stages.at)))
+    a, b, c, d, e = (np.zeros(stage.backward.shape) for _ in range(5))
     found = Peak(a, b, c, d, e, np.zeros(a.shape, dtype=np.int64))
     for table, rows in by_table(stages.schedule, stages.pp, microbatches, stages.vpp, stages.ranks):
         _fill(found, stage, table, rows)
     return found
 
 
+def _laid_out(stage: StageBytes, shape: tuple[int, int]) -> StageBytes:
+    """The same with every array as long as there are layouts and ranks: (n, pp)."""
+    waiting = np.broadcast_to(stage.waiting, (*shape, stage.waiting.shape[2]))
+    logits = (np.broadcast_to(v, shape[:1]) for v in (stage.logits, stage.logits_forward, stage.logits_backward))
+    by_rank = (stage.gathered_forward, stage.gathered_backward)
+    working, again, *gathered = (np.broadcast_to(v, shape) for v in (stage.backward, stage.rebuilt, *by_rank))
+    return StageBytes(stage.saved, waiting, stage.beside, working, again, *logits, *gathered)
+
+
 def _fill(found: Peak, stage: StageBytes, table: RankMoments, rows: IntArray) -> None:
     """The largest moment of every rank for the layouts at `rows`; arrays within are (pp, rows, moments)."""
-    every, pp = stage.saved.shape[:1], len(table.actions)
-    waiting = np.broadcast_to(stage.waiting, (*every, pp, stage.waiting.shape[2]))
-    kept, most, last = (
-        np.broadcast_to(v, every)[rows] for v in (stage.logits, stage.logits_forward, stage.logits_backward)
-    )
+    pp, chunks = len(table.actions), stage.waiting.shape[2]
+    kept, most, last = (v[rows] for v in (stage.logits, stage.logits_forward, stage.logits_backward))
     losses = np.broadcast_to(kept[:, None, None], (len(rows), pp, 1))
-    per = np.concatenate([stage.saved[rows], waiting[rows], losses], axis=2)
-    held = np.concatenate([table.rows[:, :, : per.shape[2] - 1], table.rows[:, :, -1:]], axis=2)
-    working, again = (np.broadcast_to(v, (*every, pp))[rows] for v in (stage.backward, stage.rebuilt))
-    gathered = [np.broadcast_to(v, (*every, pp))[rows] for v in (stage.gathered_forward, stage.gathered_backward)]
+    per = np.concatenate([stage.saved[rows], stage.waiting[rows], losses], axis=2)
+    held = table.rows if chunks else table.rows[:, :, [*range(per.shape[2] - 1), -1]]
+    working, again = stage.backward[rows], stage.rebuilt[rows]
+    gathered = [stage.gathered_forward[rows], stage.gathered_backward[rows]]
     # What runs needs the same at every moment of its kind: (what runs x whether it needs more, rows, pp).
     extra = np.zeros((2 * len(ACTIONS), len(rows), 1))
     extra[3, :, 0], extra[5, :, 0] = np.maximum(most - kept, 0.0), np.maximum(last - kept, 0.0)
