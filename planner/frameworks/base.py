@@ -37,7 +37,6 @@ FP8_RECIPES: tuple[str, ...] = ("fp8-delayed", "fp8-current", "fp8-block", "mxfp
 """What ``precision: fp8`` may mean (`planner.precision`)."""
 MEMORY_LOGS: tuple[str, ...] = ("allocated", "reserved", "device")
 
-
 GRAPHED: dict[str, tuple[str, ...]] = {
     "attn": ("attention.", "mixer.", "norm_"),
     "moe_router": ("moe.rout", "moe.shared."),
@@ -72,10 +71,8 @@ class HostConstant:
 
 SCHEDULES: tuple[str, ...] = ("1f1b", "gpipe", "interleaved-1f1b")
 """What every framework with pipelines runs."""
-
 TORCH_SCHEDULES: tuple[str, ...] = (*SCHEDULES, "dualpipe-v", "interleaved-zb", "zb-h1", "zb-v")
 """What the runtime of `torch.distributed.pipelining` runs (2.13, ``get_schedule_class``)."""
-
 RECOMPUTES: tuple[str, ...] = ("none", "selective", "full", "block", "every", "op")
 MEGATRON_RECOMPUTES: tuple[str, ...] = ("none", "selective", "full", "block")
 """Megatron-Core's ``--recompute-granularity`` and ``--recompute-method``."""
