@@ -94,15 +94,7 @@ def answer_options(given: dict[str, Any]) -> None:
     why, deadline, json = given["why"], given["deadline"], given["json"]
     problem = problem_of_options(given)
     until = inputs.duration(deadline, "--deadline") if deadline is not None else problem.deadline_s
-    for name in ("why", "deadline", "save", "place", "contended") if sweeping() else ():
-        if given[name] is not None:
-            what, why_not = f"a sweep has no --{name}", "it is about the answer of one search"
-            raise InputError(Fault(what, "search", why_not, "the case that it is about, without the sweep"))
-    alone = [f"--{name}" for name in ("why", "deadline") if given[name] is not None]
-    beside = [f"--{name}" for name in ("save", "out", "place", "contended") if given[name]]
-    if alone and (beside or len(alone) > 1):
-        what = f"{alone[0]} beside {', '.join([*alone[1:], *beside])}"
-        raise InputError(Fault(what, "search", "it answers one question and makes no plans", f"{alone[0]} alone"))
+    _one_answer(given)
     if why is not None:
         from planner.cli.search_why import answer_why
 
@@ -114,6 +106,19 @@ def answer_options(given: dict[str, Any]) -> None:
     else:
         played = PLAYED if given["contended"] is None else given["contended"]
         answer(problem, given["out"], given["save"] or [], json, given["place"] or 0, played)
+
+
+def _one_answer(given: dict[str, Any]) -> None:
+    """Refuse options that answer something else than the rest asks for."""
+    for name in ("why", "deadline", "save", "place", "contended") if sweeping() else ():
+        if given[name] is not None:
+            what, why_not = f"a sweep has no --{name}", "it is about the answer of one search"
+            raise InputError(Fault(what, "search", why_not, "the case that it is about, without the sweep"))
+    alone = [f"--{name}" for name in ("why", "deadline") if given[name] is not None]
+    beside = [f"--{name}" for name in ("save", "out", "place", "contended") if given[name]]
+    if alone and (beside or len(alone) > 1):
+        what = f"{alone[0]} beside {', '.join([*alone[1:], *beside])}"
+        raise InputError(Fault(what, "search", "it answers one question and makes no plans", f"{alone[0]} alone"))
 
 
 def problem_of_options(given: dict[str, Any]) -> Problem:

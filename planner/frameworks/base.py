@@ -5,21 +5,15 @@ The table of frameworks is `planner.frameworks`.
 
 from __future__ import annotations
 
-from itertools import permutations
 from typing import Literal
 
 from hwmodels.errors import Fault, InputError
 from hwmodels.records import dataclass
+from planner.frameworks.orders import ORDERS
 from planner.moe_switches import MoeSwitches
 
 CP_KINDS: tuple[str, ...] = ("ring", "all-gather", "ulysses", "hierarchical")
 """Kinds of context parallelism (`planner.workload.context_parallel`)."""
-
-DENSE_AXES: tuple[str, ...] = ("tp", "cp", "dp", "pp")
-"""Axes that world ranks unfold into, the fastest first in the default order of every framework."""
-ORDERS: tuple[str, ...] = tuple("-".join(axes) for axes in permutations(DENSE_AXES))
-"""Every order of them, the default first."""
-ONE_ORDER: tuple[str, ...] = ORDERS[:1]
 
 Attention = Literal["flash", "unfused", "unfused-fused-softmax", "sdpa-cpu"]
 GradDtype = Literal["fp32", "bf16", "same", "fp16-else-fp32"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planner.frameworks.base import MEGATRON_RECOMPUTES, ONE_ORDER, FrameworkPreset
+from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset
+from planner.frameworks.orders import ONE_ORDER
 
 PRESETS = (
     FrameworkPreset(

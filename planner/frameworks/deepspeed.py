@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.frameworks.base import MEGATRON_RECOMPUTES, ONE_ORDER, FrameworkPreset, HostConstant
+from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset, HostConstant
+from planner.frameworks.orders import ONE_ORDER
 
 ORDERS = ("tp-cp-dp-pp", "tp-pp-cp-dp", "cp-dp-tp-pp", "cp-dp-pp-tp", "pp-tp-cp-dp", "pp-cp-dp-tp")
 """``ProcessTopology`` takes the axes pipe, data and model in any order (``PipelineModule(topology=...)``); of the mesh

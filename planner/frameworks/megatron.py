@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.frameworks.base import MEGATRON_RECOMPUTES, ONE_ORDER, FrameworkPreset, HostConstant
+from planner.frameworks.base import MEGATRON_RECOMPUTES, FrameworkPreset, HostConstant
+from planner.frameworks.orders import ONE_ORDER
 
 ORDERS = (*ONE_ORDER, "tp-cp-pp-dp")
 """Of ``initialize_model_parallel``; the second is ``--use-tp-pp-dp-mapping``."""

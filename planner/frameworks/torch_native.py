@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planner.frameworks.base import ONE_ORDER, TORCH_SCHEDULES, FrameworkPreset
+from planner.frameworks.base import TORCH_SCHEDULES, FrameworkPreset
+from planner.frameworks.orders import ONE_ORDER
 
 PRESETS = (
     FrameworkPreset(

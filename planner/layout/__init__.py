@@ -1,6 +1,6 @@
 """`Layout`: the degrees of parallelism (`degrees`) and every validity rule (`rules`)."""
 
-from planner.frameworks.base import ORDERS
+from planner.frameworks.orders import ORDERS
 from planner.layout.axes import AXES
 from planner.layout.degrees import (
     DEGREES,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hwmodels.topology import INSIDE, GroupShape, group_shape
-from planner.frameworks.base import DENSE_AXES as DENSE
-from planner.frameworks.base import ORDERS
+from planner.frameworks.orders import DENSE_AXES as DENSE
+from planner.frameworks.orders import ORDERS
 from planner.layout import placed
 
 if TYPE_CHECKING:

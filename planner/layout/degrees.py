@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from hwmodels.records import dataclass
 from hwmodels.topology import GroupShape
-from planner.frameworks.base import CP_KINDS, ORDERS
+from planner.frameworks.base import CP_KINDS
+from planner.frameworks.orders import ORDERS
 from planner.layout import axes, placed
 from planner.layout.checked import LARGEST, normal_values
 from planner.layout.distinct import distinct_rows

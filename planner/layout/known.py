@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hwmodels.errors import Fault
-from planner.frameworks.base import ORDERS
+from planner.frameworks.orders import ORDERS
 from planner.layout.degrees import OPEN_CP_KINDS, RESHARDS, SCHEDULES, Layout
 from planner.layout.recompute import MODULES, RECOMPUTE
 

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import numpy as np
 
-from planner.frameworks.base import DENSE_AXES as DENSE
-from planner.frameworks.base import ORDERS
+from planner.frameworks.orders import DENSE_AXES as DENSE
+from planner.frameworks.orders import ORDERS
 from planner.layout.axes import is_default, stride
 from planner.layout.degrees import BoolArray, IntArray, Layout, LayoutBatch
 from planner.layout.remedies import RuleContext, expert_counts

@@ -8,7 +8,7 @@ from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InputError
 from hwmodels.pools import island, joined
 from hwmodels.records import dataclass
-from planner.frameworks.base import ORDERS
+from planner.frameworks.orders import ORDERS
 from planner.layout import Layout
 from planner.plan import Placement, Plan
 from planner.schedule import get as get_schedule
