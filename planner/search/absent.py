@@ -151,7 +151,7 @@ def absent(ask: Ask, asked: dict[str, Any], search: Searches, objectives: tuple[
     try:
         found = search(space=space, top=1)
     except InfeasibleError as error:
-        return Absence(asked, unsearched, excluded(error), None, first, None)
+        return Absence(asked, unsearched, excluded(error, tuple(asked)), None, first, None)
     best = found.rows[0]
     if several:
         beaten = next((row for row in answer.rows if _beats(row, best, objectives)), None)
@@ -193,11 +193,16 @@ def _outside(ask: Ask, asked: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def excluded(error: InfeasibleError) -> str:
-    """What the error of an empty answer says about these values: the binding rule in its own sentence, or the bytes."""
+def excluded(error: InfeasibleError, asked: tuple[str, ...] = ()) -> str:
+    """What the error of an empty answer says about these values: the binding rule in its own sentence, or the bytes.
+
+    Ways that give up a field that was asked about are no answer to why it is not there, and are left out.
+    """
     rules = [rule.sentence for rule in RULES if f"[{rule.id}]" in error.binding]
     said = error.binding or str(error)
-    ways = f". What would work: {error.nearest}" if error.nearest else ""
+    given_up = ("without the given fields", *(f"with {name} open" for name in asked))
+    left = [way for way in re.split(r"; (?:or )?", error.nearest) if way and not (asked and way.startswith(given_up))]
+    ways = f". What would work: {'; or '.join(left)}" if left else ""
     return said + (f" ({' '.join(rules)})" if rules else "") + ways
 
 

@@ -180,6 +180,10 @@ def test_a_value_that_a_rule_excludes_names_the_rule_and_a_way_out() -> None:
     found = absent(ask(), {"tp": 3}, finder(), ("step_time",))
     assert found.best is None
     assert "tp divides the attention heads." in found.excluded and "What would work" in found.excluded
+    given = Space(tp=(1, 2), cp=(1,), fsdp=(0,), mbs=(1, 2), recompute=("none",), sp=(0,), zero_stage=(0, 1))
+    found = absent(ask(given), {"tp": 3}, finder(given), ("step_time",))
+    assert "What would work" in found.excluded
+    assert "tp open" not in found.excluded and "without the given fields" not in found.excluded  # no tp of 3 either
 
 
 def test_a_value_that_a_constraint_excludes_names_it() -> None:
