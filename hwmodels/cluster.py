@@ -162,7 +162,7 @@ def load(name_or_path: str | Path) -> Cluster:
 
 
 def parse(text: str, file: str, nodes: int | None = None) -> Cluster:
-    """Cluster of YAML text; `file` names it in faults, `nodes` replaces the first pool's count.
+    """Cluster of YAML text; `file` names it in faults, `nodes` replaces the count of its only pool.
 
     Raises
     ------

@@ -35,8 +35,11 @@ def cluster_of(text: str, file: str, nodes: int | None = None) -> Cluster:
     if faults:
         raise InputError(faults)
     if nodes is not None:
-        first = parsed.pools[0].with_values(nodes=nodes)
-        parsed = _resized(parsed.with_values(pools=[first, *parsed.pools[1:]]))
+        if len(parsed.pools) > 1:
+            what, fix = f"a node count for {parsed.name}", f"{parsed.name} alone, or a copy of {file} with other nodes"
+            why = f"it has {len(parsed.pools)} pools, and which grows is not said"
+            raise InputError(Fault(what, "cluster", why, fix))
+        parsed = _resized(parsed.with_values(pools=[parsed.pools[0].with_values(nodes=nodes)]))
     return _Reading(parsed, file, marks).cluster()
 
 

@@ -16,8 +16,11 @@ def with_places(result: SearchResult, problem: Problem, count: int) -> SearchRes
     A row over several pools keeps its arrangement. Rows behind those that were looked at might gain too, so that the
     order is no longer proven once a rank has moved.
     """
-    if len(problem.cluster.pools) > 1 or count < 1:
+    if count < 1:
         return result
+    if problem.cluster.mixed:
+        note = "ranks fill pools of unlike devices in order: no row was placed (docs/mixed.md)"
+        return replace(result, notes=[*result.notes, note])
     rows = [_placed(row, problem) if row.use is None else row for row in result.rows[:count]] + result.rows[count:]
     moved = [row for row, old in zip(rows, result.rows, strict=True) if row is not old]
     if not moved:

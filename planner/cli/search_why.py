@@ -73,9 +73,8 @@ def sentences(found: Absence, pareto: tuple[str, ...] = ()) -> list[str]:
     best, seconds = found.best, found.best.step.step_s.mid
     if best.layout == found.first.layout:
         return [*lines, f"{best.layout.label()} is the first row of the answer: it has {asked}."]
-    from planner.search.absent import RANKS
-
-    place = f", row {found.rank} of the answer" if found.rank is not None else "" if pareto else f", behind row {RANKS}"
+    behind = "" if pareto else f", behind row {found.ranks}"
+    place = f", row {found.rank} of the answer" if found.rank is not None else behind
     if found.rank is not None and found.unsearched:
         place = f"; it would be row {found.rank}"
     peaks = [format_bytes(max(m.peak_bytes for m in row.step.memory)) for row in (best, found.first)]

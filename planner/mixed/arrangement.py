@@ -185,17 +185,20 @@ def in_order(cluster: Cluster, layout: Layout, gbs: int, shares: Sequence[int] =
     Raises
     ------
     InputError
-        Where the tp and cp ranks of one stage would lie in two pools.
+        Where the cluster has too few ranks, or the tp and cp ranks of one stage would lie in two pools.
     """
     nodes = [i for i, pool in enumerate(cluster.pools) for _ in range(pool.n_ranks)]
     each = layout.tp * layout.cp
     given = tuple(shares) or (gbs // layout.dp,) * layout.dp
+    if layout.world > len(nodes):
+        what = f"tp*cp*pp*dp = {layout.world}"
+        raise InputError(Fault(what, "layout", f"the cluster has {len(nodes)} ranks", f"a cluster of {layout.world}"))
     kinds = []
     for replica in range(layout.dp):
         pools = []
         for stage in range(layout.pp):
             begin = (stage * layout.dp + replica) * each
-            over = set(nodes[begin : begin + each]) if begin + each <= len(nodes) else set()
+            over = set(nodes[begin : begin + each])
             if len(over) != 1:
                 what = f"ranks {begin} to {begin + each - 1} of one stage do not lie in one pool"
                 raise InputError(Fault(what, "layout", "pools are filled in order", "search finds where they fit"))

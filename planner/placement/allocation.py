@@ -59,7 +59,7 @@ class Allocation:
             Where there are fewer.
         """
         if count > len(self.nodes):
-            what = f"{len(self.nodes)} nodes are allocated and the layout needs {count}"
+            what = f"{len(self.nodes)} nodes are allocated and the layout needs {count}."
             raise InfeasibleError(what, "nodes", f"--nodes-of with {count} nodes, or a layout of fewer ranks")
         leaves: dict[int, list[int]] = {}
         for node in self.nodes:

@@ -157,7 +157,7 @@ def check_nodes(requests: Sequence[Request], allocations: Sequence[Allocation], 
     """
     need = sum(request.nodes(cluster) for request in requests)
     if need > cluster.nodes:
-        what = f"the jobs need {need} nodes of {cluster.gpus_per_node} GPUs"
+        what = f"the jobs need {need} nodes of {cluster.gpus_per_node} GPUs."
         raise InfeasibleError(what, f"{cluster.name} has {cluster.nodes}", f"a cluster of {need} nodes, or fewer jobs")
     faults, owner = [], dict[int, str]()
     for request, have in zip(requests, allocations, strict=True):

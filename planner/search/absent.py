@@ -19,6 +19,8 @@ from planner.search.result import Row, SearchResult
 
 RANKS = 200
 """Rows of the answer among which the best layout with the given values is looked for."""
+RANKS_OVER_POOLS = 10
+"""The same where pools differ: there every row is timed and told in full."""
 Searches = Callable[..., SearchResult]
 """`planner.search.search` of one problem: takes `space`, `top` and the other keywords that differ."""
 
@@ -40,9 +42,11 @@ class Absence:
     first : Row
         The first row of the answer.
     rank : int or None
-        Of `best` in the answer, were its values searched; None where it lies behind `RANKS` rows, and for a front.
+        Of `best` in the answer, were its values searched; None where it lies behind `ranks` rows, and for a front.
     dominated_by : Row or None
         With several objectives: a row of the front that beats it in all of them.
+    ranks : int
+        Rows among which it was looked for.
     """
 
     asked: dict[str, Any]
@@ -52,6 +56,7 @@ class Absence:
     first: Row
     rank: int | None
     dominated_by: Row | None = None
+    ranks: int = RANKS
 
     @property
     def gaps(self) -> dict[str, float]:
@@ -144,7 +149,8 @@ def absent(ask: Ask, asked: dict[str, Any], search: Searches, objectives: tuple[
         Where the request itself has no answer.
     """
     several = len(objectives) > 1
-    answer = search(top=RANKS, shown=None if several else 1)
+    ranks = RANKS_OVER_POOLS if ask.cluster.mixed else RANKS
+    answer = search(top=ranks, shown=None if several else 1)
     first = answer.rows[0]
     unsearched = _outside(ask, asked)
     space = replace(ask.space, **{name: (value,) for name, value in asked.items()})
@@ -157,11 +163,28 @@ def absent(ask: Ask, asked: dict[str, Any], search: Searches, objectives: tuple[
         beaten = next((row for row in answer.rows if _beats(row, best, objectives)), None)
         return Absence(asked, unsearched, "", best, first, None, beaten)
     if not found.values:  # pools of unlike devices: rows alone
-        same = (row.rank for row in answer.rows if row.layout == best.layout and row.workload == best.workload)
-        return Absence(asked, unsearched, "", best, first, next(same, None))
+        return _over_pools(Absence(asked, unsearched, "", best, first, None, ranks=ranks), answer, objectives[0])
     better = sum(value < found.values[0] for value in answer.values)
     rank = better + 1 if better < len(answer.values) or len(answer.values) < RANKS else None
     return Absence(asked, unsearched, "", best, first, rank)
+
+
+def _over_pools(found: Absence, answer: SearchResult, objective: str) -> Absence:
+    """With the rank among rows of unlike pools: the best of what was timed, which this layout may not have been."""
+    from planner.search.objectives import OBJECTIVES
+
+    best = found.best
+    if best is None:
+        return found
+    same = [row.rank for row in answer.rows if row.layout == best.layout and row.workload == best.workload]
+    if same:
+        return replace(found, rank=same[0])
+    sign = 1.0 if OBJECTIVES[objective].sense == "min" else -1.0
+    better = sum(sign * row.figures[objective] < sign * best.figures[objective] for row in answer.rows)
+    if better == found.ranks:
+        return found
+    untimed = "over pools the answer is the best of what was timed, and this layout was not"
+    return replace(found, rank=better + 1, unsearched=(*found.unsearched, untimed))
 
 
 def _beats(row: Row, other: Row, objectives: tuple[str, ...]) -> bool:

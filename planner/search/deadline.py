@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from hwmodels.cluster import Cluster
-from hwmodels.errors import InfeasibleError, InputError
+from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.kernels.formats import format_of
 from hwmodels.units import format_duration, parse_duration
 from planner.flops import formula_of, model_flops
@@ -112,7 +112,8 @@ def fewest(question: Question, deadline_s: float, find: Find, tell: Callable[[st
     require([OBJECTIVES["train_time"]], question)
     cluster = question.cluster
     if len(cluster.pools) > 1:
-        raise InputError("a cluster of several kinds of nodes has no one size; give one pool")
+        what, why = f"{cluster.name} has {len(cluster.pools)} pools", "which of them is to be smaller is not said"
+        raise InputError(Fault(what, "--deadline", why, "a cluster of one pool"))
     limit = (parse(f"train_time <= {deadline_s:.17g}s", "--deadline"),)
     known = sizes(question.model, cluster, question.workload)
     whole = least_seconds(question) * cluster.nodes * question.steps

@@ -44,7 +44,8 @@ def bases_of(
 
     Without given values: tp over divisors of the heads up to the largest node, with sequence parallelism; pp over
     `STAGES`; vpp up to `MOST_CHUNKS` where stages are even; the schedules that the framework has searched and that run
-    one copy of the pipeline; ZeRO 0 and 1 (2 in the place of 1 where a framework has no 1); mbs in powers of two.
+    one copy of the pipeline; ZeRO 0, 1 and, of one stage, 2 (of several as well where a framework has no 1); mbs in
+    powers of two.
     """
     axes = _axes(space, model, cluster, workload)
     names = tuple(axes)
@@ -52,7 +53,7 @@ def bases_of(
     columns = {name: values.reshape(-1) for name, values in zip(names, grid, strict=True)}
     columns["dp"] = np.ones_like(columns["tp"])
     layouts = LayoutBatch.filled(columns)
-    layouts = layouts.take(_once(layouts, space, model))
+    layouts = layouts.take(_once(layouts, space, model, 1 in preset_of(workload).zero_stages))
     most = sum(pool.n_ranks for pool in cluster.pools)
     layouts = layouts.take(layouts.world <= most)
     tried = len(layouts)
@@ -70,9 +71,7 @@ def _axes(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) 
     whole = sum(pool.n_ranks for pool in cluster.pools)
     experts = [layer.ffn.n_experts for layer in model.layers if isinstance(layer.ffn, Moe)]
     schedules = space.schedule or tuple(name for name in sorted(preset.searched_schedules) if name != "gpipe")
-    stages = [n for n in preset.zero_stages if n <= 1] or [0]
-    if 1 not in preset.zero_stages:
-        stages += [n for n in preset.zero_stages if n == 2]
+    stages = [n for n in preset.zero_stages if n <= 2] or [0]
     usual: dict[str, Sequence[int]] = {
         "tp": divisors(min(model.tensor_counts()), node),
         "sp": (0, 1),
@@ -101,9 +100,15 @@ def _axes(space: Space, model: ModelSpec, cluster: Cluster, workload: Workload) 
     return axes
 
 
-def _once(layouts: LayoutBatch, space: Space, model: ModelSpec) -> NDArray[np.bool_]:
-    """Without what is the same layout twice, and what a search does not try unless it is asked to."""
+def _once(layouts: LayoutBatch, space: Space, model: ModelSpec, first_stage: bool) -> NDArray[np.bool_]:
+    """Without what is the same layout twice, and what a search does not try unless it is asked to.
+
+    `first_stage` says whether the framework has ZeRO-1, which pipelines take for the next: what a rank of one stage
+    shards of its gradients in every micro-batch, a pipeline keeps for those in flight.
+    """
     keep = (layouts.vpp == 1) | (layouts.pp > 1)
+    if not space.zero_stage and first_stage:
+        keep &= (layouts.zero_stage < 2) | (layouts.pp == 1)
     if not space.sp:
         keep &= layouts.sp == (layouts.tp > 1)
     else:

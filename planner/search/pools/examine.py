@@ -77,9 +77,10 @@ class Examiner:
     def _drop(self, why: str) -> None:
         self.dropped[why] = self.dropped.get(why, 0) + 1
 
-    def _timed(self, arrangement: Arrangement, base: int) -> Found | None:
+    def _timed(self, arrangement: Arrangement, base: int, fits: bool = False) -> Found | None:
+        """The arrangement, timed; None where it does not fit, which `fits` says was looked at."""
         check(self.pieces.model, self.pieces.cluster, self.pieces.workload, arrangement)
-        if full_ranks(self.pieces, arrangement, self.headroom, base):
+        if not fits and full_ranks(self.pieces, arrangement, self.headroom, base):
             self._drop("memory")
             return None
         mix = mixture(self.pieces, arrangement, base)
@@ -129,7 +130,7 @@ class Examiner:
             arrangement = Arrangement(replace(layout, stage_layers=split), tuple(replicas))
             full = full_ranks(self.pieces, arrangement, self.headroom, base)
             if not full:
-                return self._timed(arrangement, base)
+                return self._timed(arrangement, base, fits=True)
             for stage, need in full.items():
                 limits[stage] = min(limits[stage], split[stage] - max(1, round(split[stage] * (1.0 - 1.0 / need))))
         self._drop("memory")

@@ -295,7 +295,8 @@ def _answer(entries: list[Entry], cluster: Cluster, asked: Asked, dropped: dict[
             dropped[limit.id] = dropped.get(limit.id, 0) + 1
         if not late:
             taken.add(entry.arrangement)
-            rows.append(replace(row, rank=len(rows) + 1, use=Use.of(entry.arrangement, cluster)))
+            figures = {one.name: one.value(row) for one in asked.objectives}
+            rows.append(replace(row, rank=len(rows) + 1, use=Use.of(entry.arrangement, cluster), figures=figures))
     return [replace(row, pareto=True) for row in rows] if len(asked.objectives) > 1 else _marked(rows)
 
 

@@ -13,6 +13,7 @@ from hwmodels.pools import subcluster
 from planner import model as models
 from planner.plan import Workload
 from planner.search import Space, search
+from planner.search.pools.bases import bases_of
 from tests.planner.mixed.test_pricing import ISLANDS
 
 MODEL = models.load("llama-3.2-1b")[0]
@@ -81,3 +82,34 @@ def test_pools_that_nothing_fits_are_refused_with_what_each_lacks() -> None:
 def test_pools_without_a_link_are_used_one_at_a_time() -> None:
     found = search(MODEL, replace(islands(), links=()), WORK, SPACE)
     assert all(row.use is not None and sum(n > 0 for n in row.use.nodes.values()) == 1 for row in found.rows)
+
+
+TWIN = """
+name: twin
+pools:
+- {name: a, device: h100-sxm-80gb, gpus_per_node: 8, nodes: 1}
+- {name: b, device: h100-sxm-80gb, gpus_per_node: 8, nodes: 1, price: {usd_per_gpu_hour: 9.0, source: x, residual: 0.1}}
+fabric: {intra_node: nvlink4, inter_node: {link: infiniband-ndr, ports_per_node: 8, topology: rail-fat-tree}}
+context: 0.8GiB
+context_source: stated
+"""
+
+
+def test_pools_that_differ_in_price_alone_are_as_fast_as_the_one_cluster_that_they_are() -> None:
+    mixed = clusters.parse(TWIN, "twin.yaml")
+    assert mixed.mixed
+    plain = clusters.load("dgx-h100:2")
+    model, work = models.load("llama-3-8b")[0], Workload(4096, 256, framework="megatron")
+    space = Space(tp=(1, 2), cp=(1,), pp=(1,), recompute=("none",), mbs=(1,))
+    best = search(model, plain, work, space).rows[0]
+    found = search(model, mixed, work, space).rows[0]
+    assert best.layout.zero_stage == 2  # the gradients of 8B in fp32 on 16 GPUs: what ZeRO-1 has no room for
+    assert found.layout.zero_stage == 2 and found.use is not None and all(found.use.nodes.values())
+    assert found.step.step_s.mid == pytest.approx(best.step.step_s.mid, rel=1e-9)
+
+
+def test_pipelines_over_pools_take_the_least_sharding_that_their_framework_has() -> None:
+    found, _, _ = bases_of(Space(), MODEL, islands(), WORK)
+    assert set(found.zero_stage[found.pp == 1]) == {0, 1, 2} and set(found.zero_stage[found.pp > 1]) == {0, 1}
+    given, _, _ = bases_of(Space(zero_stage=(2,)), MODEL, islands(), WORK)
+    assert (given.pp > 1).any()
