@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hwmodels import cluster as clusters
@@ -12,7 +15,7 @@ from hwmodels.errors import InputError
 from planner import mixed
 from planner import model as models
 from planner.layout import Layout
-from planner.mixed import Arrangement, Replicas
+from planner.mixed import Arrangement, Mixture, Replicas
 from planner.plan import Workload
 from planner.predict import predict
 from planner.replay import replay
@@ -178,3 +181,21 @@ def test_what_pools_cannot_do_is_said_once_with_a_way_out() -> None:
 def test_sensitivity_of_unlike_pools_is_refused_with_what_would_work() -> None:
     with pytest.raises(InputError, match=r"has unlike pools.*why A.json B.json"):
         sensitivity(MODEL, islands(), WORK, Layout(tp=4, sp=1, pp=2, dp=4))
+
+
+def test_a_step_ends_with_the_latest_meeting_and_the_longest_work_behind_it() -> None:
+    # ready after 10 and 8 s, 1 and 4 s of optimizer behind: the second waits for the first, 10 + 4
+    kinds: Any = [SimpleNamespace(met=met, step_s=np.array([end])) for met, end in ((10.0, 11.0), (8.0, 12.0))]
+    for kind in kinds:
+        kind.meeting = lambda timing: timing.met
+    unused: Any = None
+    seconds, last, _ = Mixture(unused, kinds, unused).seconds(lambda kind: kind)  # type: ignore[arg-type, return-value]
+    assert (seconds, last) == (14.0, 0)
+
+
+def test_nodes_count_over_all_pools_and_each_pool_is_filled_in_order() -> None:
+    # twelve ranks of a stage on nodes of eight: the second stage starts on node 2
+    arrangement = Arrangement(Layout(tp=4, pp=2, dp=3), (Replicas(3, (0, 1), 1),))
+    seats = [(seat.node, seat.gpu) for seat in arrangement.seats(islands())]
+    assert seats[:12] == [(n // 8, n % 8) for n in range(12)]
+    assert seats[12:] == [(2 + n // 8, n % 8) for n in range(12)]
