@@ -68,7 +68,7 @@ def test_link(name: str) -> None:
 
 @pytest.mark.parametrize("name", catalog.cluster_names())
 def test_cluster(name: str) -> None:
-    cluster = clusters.load(f"{name}:2")
+    cluster = clusters.load(name)
     assert cluster.context_bytes > 0
     for number in (cluster.usd_per_gpu_hour, cluster.mtbf_gpu_hours, cluster.overlap):
         assert number is None or len(number.source) > 10
