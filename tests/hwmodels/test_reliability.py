@@ -78,9 +78,9 @@ def test_what_is_not_stated_is_assumed_and_says_so() -> None:
 
 @pytest.mark.parametrize("name", catalog.cluster_names())
 def test_causes_of_the_catalog_add_up_to_all_of_them(name: str) -> None:
-    found = clusters.load(f"{name}:16")
-    if not found.reliability.hours:
+    if not clusters.load(name).reliability.hours:
         return
+    found = clusters.load(f"{name}:16")
     assert found.mtbf_gpu_hours is not None
     rate = sum(c.rate for c in components(found, found.n_ranks))
     assert found.n_ranks / rate / 3600.0 == pytest.approx(found.mtbf_gpu_hours.value, rel=0.01)

@@ -64,5 +64,6 @@ def test_layouts_that_agree_in_the_named_fields_share_a_number() -> None:
     assert same[0] == same[3]
     assert len(set(same[:3])) == 3
     assert [int(batch.tp[first[i]]) for i in same] == [2, 2, 1, 2]
-    wide = LayoutBatch.of([Layout(tp=2**40, dp=2**40), Layout(tp=2**40, dp=1)])  # too large for one number
-    assert len(wide.distinct(("tp", "dp"))[0]) == 2
+    most = 2**30
+    wide = LayoutBatch.of([Layout(tp=most, dp=most, mbs=most), Layout(dp=most), Layout(tp=most, mbs=most)])
+    assert len(wide.distinct(("tp", "dp", "mbs"))[0]) == 3  # too large for one number
