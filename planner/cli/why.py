@@ -202,27 +202,27 @@ def _finder(case: Case) -> Search:
     from planner.search import search
 
     def find(cluster: Cluster, workload: Workload) -> tuple[Layout, Step]:
-        row = search(case.model, cluster, workload, top=1).rows[0]
+        row = search(case.model, cluster, workload, top=1, nearest=False).rows[0]
         return row.layout, row.step
 
     return find
 
 
 def _best_case(scenario: str) -> tuple[Case, Search]:
-    """The best plan of a scenario, and its search on other clusters and workloads."""
+    """The best plan of a scenario, in the precision and with the switches of its row, and its search elsewhere."""
+    from dataclasses import replace
+
     from planner.cli.problem import problem_of_scenario
     from planner.scenario import load_scenario
-    from planner.search import search
 
     problem = problem_of_scenario(load_scenario(scenario))
+    once = {"objective": problem.objective, "top": 1}
 
     def find(cluster: Cluster, workload: Workload) -> tuple[Layout, Step]:
-        row = search(problem.model, cluster, workload, problem.space,
-                     objective=problem.objective, top=1, **problem.limits).rows[0]  # fmt: skip
+        row = replace(problem, cluster=cluster, workload=workload).search(**once, nearest=False).rows[0]
         return row.layout, row.step
 
-    layout, _ = find(problem.cluster, problem.workload)
-    return problem.case(layout), find
+    return problem.case_of_row(problem.search(**once).rows[0]), find
 
 
 def _show_effects(found: list[Effect], case: Case, *, searched: bool) -> None:

@@ -7,13 +7,13 @@ under the change, which tells what the change is worth to somebody who plans ane
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.units import format_bytes
-from planner.layout import Layout
+from planner.layout import Layout, with_defaults
 from planner.memory import HEADROOM
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -146,9 +146,7 @@ def _outcome(layout: Layout, step: Step, was: _Base) -> Outcome:
 
 def _same(model: ModelSpec, cluster: Cluster, workload: Workload, layout: Layout, was: _Base) -> Outcome:
     """The layout under the change; dp takes what the cluster has more."""
-    rest = layout.tp * layout.cp * layout.pp
-    if cluster.n_ranks != layout.world and cluster.n_ranks % rest == 0:
-        layout = replace(layout, dp=cluster.n_ranks // rest)
+    layout = with_defaults(layout, cluster.n_ranks)
     try:
         step = predict(model, cluster, workload, layout)
     except InputError as error:

@@ -51,3 +51,18 @@ def test_bad_input_is_one_message(call, plans: tuple[str, str]) -> None:
     assert found.code == 2 and "none.json" in found.err
     found = call("sensitivity", plans[0], "--change", "magic x2")
     assert found.code == 2 and "'magic x2' is no change" in found.err and "network x2" in found.err
+
+
+def test_the_best_of_a_scenario_is_looked_at_in_the_precision_of_its_row(call, tmp_path) -> None:
+    (tmp_path / "s.yaml").write_text(
+        "model: llama-3-8b\ncluster: dgx-h100:1\nworkload: {seq_len: 4096, gbs: 64, framework: megatron}\n"
+        "search: {tp: [2], pp: [1], mbs: [1], precision: [bf16, fp8-delayed]}\n"
+    )
+    best = json.loads(call("search", "s.yaml", "--top", 1, "--json").out)["plans"][0]
+    assert best["precision"] == "fp8-delayed"  # that of the file, bf16, is slower
+    content = json.loads(call("sensitivity", "s.yaml", "--change", "network x2", "--change", "batch x2", "--json").out)
+    (effect,) = content["effects"]  # one node has no network
+    for which in ("same_layout", "best_layout"):
+        assert effect[which]["tokens_per_s"] / (8 * best["tokens_per_s_per_gpu"]) - 1 == pytest.approx(
+            effect[which]["gain"], abs=1e-9
+        )
