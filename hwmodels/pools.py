@@ -190,6 +190,22 @@ def subcluster(cluster: Cluster, index: int, nodes: int | None = None) -> Cluste
     )
 
 
+def with_nodes(cluster: Cluster, nodes: Sequence[int]) -> Cluster:
+    """The cluster with other numbers of nodes of its pools; fabrics have as many, prices and all else are as they are.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Of each pool.
+    """
+    pools = tuple(
+        replace(pool, nodes=count, fabric=pool.fabric and resized(pool.fabric, count))
+        for pool, count in zip(cluster.pools, nodes, strict=True)
+    )
+    shared = sum(pool.nodes for pool in pools if pool.fabric is None)
+    return replace(cluster, pools=pools, fabric=resized(cluster.fabric, shared) if shared else cluster.fabric)
+
+
 def resized(fabric: Fabric, nodes: int) -> Fabric:
     """The fabric with another number of nodes, of a torus the most even one."""
     torus = fabric.torus if math.prod(fabric.torus) == nodes else torus_shape(nodes, len(fabric.torus))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from hwmodels.cluster import Cluster
 from hwmodels.errors import Fault, InfeasibleError, InputError
 from hwmodels.kernels.formats import format_of
+from hwmodels.pools import with_nodes
 from hwmodels.units import format_duration, parse_duration
 from planner.flops import formula_of, model_flops
 from planner.frameworks import of as preset_of
@@ -56,12 +57,6 @@ class Deadline:
     train_s: float
     tried: tuple[Tried, ...]
     least_nodes: int
-
-
-def sized(cluster: Cluster, nodes: int) -> Cluster:
-    """The cluster with that many nodes; its fabric has as many."""
-    pools = (replace(cluster.pools[0], nodes=nodes),)
-    return replace(cluster, pools=pools, fabric=replace(cluster.fabric, nodes=nodes))
 
 
 def sizes(model: ModelSpec, cluster: Cluster, workload: Workload) -> list[int]:
@@ -123,7 +118,7 @@ def fewest(question: Question, deadline_s: float, find: Find, tell: Callable[[st
 
     def meets(nodes: int) -> bool:
         if nodes not in rows:
-            row = rows[nodes] = find(sized(cluster, nodes), limit)
+            row = rows[nodes] = find(with_nodes(cluster, [nodes]), limit)
             said = "too slow" if row is None else f"done in {format_duration(row.step.step_s.mid * question.steps)}"
             tell(f"{nodes * cluster.gpus_per_node:,} GPUs: {said}")
         return rows[nodes] is not None
@@ -139,7 +134,7 @@ def fewest(question: Question, deadline_s: float, find: Find, tell: Callable[[st
 
     tried = tuple(Tried(n, n * cluster.gpus_per_node, seconds(row)) for n, row in sorted(rows.items()))
     best, row = chosen
-    return Deadline(sized(cluster, best), row, row.step.step_s.mid * question.steps, tried, least_nodes)
+    return Deadline(with_nodes(cluster, [best]), row, row.step.step_s.mid * question.steps, tried, least_nodes)
 
 
 def _halving(left: list[int], meets: Callable[[int], bool]) -> Iterator[int]:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from hwmodels.cluster import Cluster
 from hwmodels.network import Link
+from hwmodels.pools import with_nodes
 from planner.frameworks import of as preset_of
 from planner.plan import Workload
 from planner.precision import workload_faults
@@ -92,8 +93,7 @@ def _nodes(cluster: Cluster, workload: Workload) -> Altered:
     fabric = cluster.fabric
     if fabric.torus or fabric.inter is None:
         return None
-    pools = tuple(replace(pool, nodes=2 * pool.nodes) for pool in cluster.pools)
-    return replace(cluster, pools=pools, fabric=replace(fabric, nodes=2 * fabric.nodes)), workload
+    return with_nodes(cluster, [2 * pool.nodes for pool in cluster.pools]), workload
 
 
 def _precision(cluster: Cluster, workload: Workload) -> Altered:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hwmodels import catalog, yamlfile
+from hwmodels import catalog, pools, yamlfile
 from hwmodels import cluster as clusters
 from hwmodels.device import Coefficient
 from hwmodels.errors import InputError
@@ -257,3 +257,12 @@ def test_a_name_or_a_mapping(device: str, link: str, faults: list[str]) -> None:
     for fault, start in zip(sorted(found), sorted(faults), strict=True):
         assert fault.startswith(start), (fault, start)
         assert "constrained" not in fault and "LinkFile" not in fault
+
+
+def test_pools_and_fabrics_take_other_numbers_of_nodes_together() -> None:
+    plain = pools.with_nodes(clusters.load("dgx-h100:4"), [6])
+    assert (plain.nodes, plain.fabric.nodes, plain) == (6, 6, clusters.load("dgx-h100:6"))
+    torus = pools.with_nodes(clusters.load("tpu-v5e:16"), [64])
+    assert (torus.n_ranks, torus.fabric.torus) == (64 * torus.gpus_per_node, (8, 8))
+    regions = pools.with_nodes(clusters.load("two-regions-h100"), [3, 1])
+    assert [(pool.nodes, pool.fabric and pool.fabric.nodes) for pool in regions.pools] == [(3, 3), (1, 1)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hwmodels.cluster import Cluster
+from hwmodels.pools import with_nodes
 from planner.frameworks import of as preset_of
 from planner.model.spec import ModelSpec
 from planner.plan import Workload
@@ -14,7 +15,7 @@ from planner.search.asked import OnLayouts
 from planner.search.axes import axes_of
 from planner.search.constraints import Constraint
 from planner.search.constraints.clash import DEFAULTS
-from planner.search.nearest import Least, least
+from planner.search.least import Least, least
 from planner.search.question import Question, Target
 from planner.search.space import Space
 from planner.search.widest import coded, widest
@@ -69,10 +70,8 @@ class Ask:
 
     def with_nodes(self, times: float) -> Ask:
         """The same on a cluster with as many times the nodes."""
-        cluster = self.cluster
-        pools = tuple(replace(pool, nodes=round(pool.nodes * times)) for pool in cluster.pools)
-        fabric = replace(cluster.fabric, nodes=sum(pool.nodes for pool in pools))
-        return replace(self, cluster=replace(cluster, pools=pools, fabric=fabric))
+        nodes = [round(pool.nodes * times) for pool in self.cluster.pools]
+        return replace(self, cluster=with_nodes(self.cluster, nodes))
 
     def smallest(self) -> Least | None:
         """The layout that needs least memory, out of the whole space; None where none is legal."""
