@@ -21,7 +21,7 @@ from layouts import CLUSTER, MODEL, SPACE, WORKLOAD
 from planner.evaluate import bounds
 from planner.layout import LayoutBatch
 from planner.priced import price_model
-from planner.search.nearest import peak_bytes
+from planner.search.least import peak_bytes
 from planner.search.space import enumerate_layouts
 from planner.step.assemble import assemble_all, dag_groups
 

@@ -26,7 +26,7 @@ from planner import model as models
 from planner.evaluate import bounds, exact_seconds
 from planner.plan import Workload
 from planner.priced import price_model
-from planner.search.nearest import peak_bytes
+from planner.search.least import peak_bytes
 from planner.search.space import Space, enumerate_layouts
 from planner.step.assemble import Group, assemble_all, dag_groups
 

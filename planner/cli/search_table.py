@@ -126,21 +126,10 @@ def ranked(result: SearchResult, problem: Problem) -> list[tuple[str, ...]]:
 
 def figure(objective: Objective, value: float) -> str:
     """A value of an objective with its unit."""
-    from hwmodels.units import format_bytes, format_duration, format_percent, format_usd
+    from planner.search.written import with_unit
 
-    match objective.dimension:
-        case "seconds":
-            return format_duration(value)
-        case "bytes":
-            return format_bytes(value)
-        case "share":
-            return format_percent(value)
-        case "usd":
-            return format_usd(value)
-        case "kwh" | "kg":
-            return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
-        case _:
-            return f"{value:,.0f}"
+    small = objective.dimension in ("kwh", "kg") and value < 1000
+    return with_unit(objective.dimension, value) or (f"{value:,.4g}" if small else f"{value:,.0f}")
 
 
 def show_front(result: SearchResult) -> None:

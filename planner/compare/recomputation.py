@@ -106,7 +106,7 @@ def mildest(
         Kinds that the framework has.
     """
     from planner.priced import price_model
-    from planner.search.nearest import peak_bytes
+    from planner.search.least import peak_bytes
 
     context = RuleContext.of(model, workload, layout.world)
     ladder = _BY_OP if frameworks.get(workload.framework).selective == "op" else _LADDER

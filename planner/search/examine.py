@@ -14,7 +14,7 @@ from hwmodels.records import dataclass
 from planner import power
 from planner.evaluate import bounds, details, exact_seconds
 from planner.priced import PricedModel
-from planner.search.nearest import peak_bytes
+from planner.search.least import peak_bytes
 from planner.search.objective_base import Candidates, Limit, Objective, costs
 from planner.search.ranking import Ranking, best_first
 from planner.search.result import Row
@@ -51,7 +51,7 @@ class Timed:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Priced:
     """Candidates of one group that fit: their places in the order of the search, peaks, bounds of their costs, seconds
-    of their kernels (`kernel_seconds`), and whether limits leave them.
+    of their kernels (`kernel_seconds`; zero unless asked for), and whether limits leave them.
     """
 
     priced: PricedModel
@@ -96,6 +96,11 @@ class Examiner:
     def __post_init__(self) -> None:
         self.ranking = Ranking(len(self.objectives), self.top)
 
+    @property
+    def asks(self) -> bool:
+        """Whether an objective or a limit reads more than seconds and bytes: kernels' seconds, the full prediction."""
+        return not all([one.from_step for one in self.objectives] + [one.from_step for one in self.limits])
+
     def examine(self, variants: Sequence[Variant], variant: IntArray, work: IntArray, state: IntArray) -> None:
         """Size candidates, price those that fit, and time those whose bounds allow a place in the answer."""
         found: list[_Priced] = []
@@ -119,7 +124,7 @@ class Examiner:
         self.priced += int(fits.sum())
         found = []
         for group in assemble_all(priced, list(dag_groups(priced, np.flatnonzero(fits)))):
-            compute_s = kernel_seconds(group)
+            compute_s = kernel_seconds(group) if self.asks else np.zeros(len(group.index))
             here = self._candidates(priced, group, bounds(group), peak[group.index], compute_s)
             kept = np.ones(len(group.index), dtype=np.bool_)
             for limit in self.limits:
@@ -177,11 +182,10 @@ class Examiner:
             lambda name: np.asarray(getattr(layouts, name))[positions], part.compute_s[positions], whole=True,
             exact=True,
         )  # fmt: skip
-        asks = not all([one.from_step for one in self.objectives] + [one.from_step for one in self.limits])
         low = self._costs(here)
         order = best_first(low)
-        while len(order := order[self.ranking.open(low[order])] if asks else order):
-            some, order = (order[:DETAILED], order[DETAILED:]) if asks else (order, order[:0])
+        while len(order := order[self.ranking.open(low[order])] if self.asks else order):
+            some, order = (order[:DETAILED], order[DETAILED:]) if self.asks else (order, order[:0])
             self._add(part, positions[some], here.take(some), [timed[int(i)] for i in some])
 
     def _add(self, part: _Priced, positions: IntArray, here: Candidates, timed: Sequence[Timed]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hwmodels.errors import InputError
 from hwmodels.units import format_bytes
 from planner.frameworks import of as preset_of
-from planner.search.nearest import Least
+from planner.search.least import Least
 from planner.search.nothing.ask import Ask
 
 MOST_TIMES = 256

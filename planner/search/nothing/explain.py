@@ -8,17 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from hwmodels.errors import InfeasibleError
-from hwmodels.units import format_bytes, format_duration, format_percent, format_usd
+from hwmodels.units import format_bytes
 from planner.layout import Layout, RuleContext, faults
 from planner.search.constraints import Constraint, find_clash
 from planner.search.constraints.limits import Interval, interval_of
 from planner.search.constraints.names import NAMES
-from planner.search.nearest import Least
+from planner.search.least import Least
 from planner.search.nothing.ask import Ask
 from planner.search.nothing.changes import MOST, more_nodes, of_memory, opened, without_each
 from planner.search.objectives import OBJECTIVES
 from planner.search.result import Row
 from planner.search.space import closest, survey
+from planner.search.written import with_unit
 from planner.step.assemble import group_memory
 
 Best = Callable[[Ask, str], Row | None]
@@ -193,17 +194,7 @@ def _loosened(one: Constraint, interval: Interval | None, row: Row) -> str:
 
 def _figure(name: str, value: float) -> str:
     """A figure with its unit, for people."""
-    match NAMES[name].dimension:
-        case "seconds":
-            return format_duration(value)
-        case "bytes":
-            return format_bytes(value)
-        case "share":
-            return format_percent(value)
-        case "usd":
-            return format_usd(value)
-        case _:
-            return f"{value:,.4g}"
+    return with_unit(NAMES[name].dimension, value) or f"{value:,.4g}"
 
 
 def _written(name: str, value: float, upper: bool) -> str:

@@ -13,7 +13,7 @@ from planner.plan import Workload
 from planner.predict import predict
 from planner.priced import price_model
 from planner.search import Space, search
-from planner.search.nearest import peak_bytes
+from planner.search.least import peak_bytes
 from planner.search.result import SearchResult
 from planner.search.space import enumerate_layouts
 from planner.search.uneven.candidates import balanced_candidates

@@ -16,7 +16,7 @@ from planner.model.spec import ModelSpec
 from planner.plan import Workload
 from planner.search import Space, search
 from planner.search.examine import kernel_seconds
-from planner.search.nearest import peak_bytes
+from planner.search.least import peak_bytes
 from planner.search.space import variants
 from planner.search.variant import variants_of
 from planner.step.assemble import assemble_all, dag_groups

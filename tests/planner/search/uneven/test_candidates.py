@@ -12,7 +12,7 @@ from planner.layout import Layout, LayoutBatch, RuleContext, faults, split_layer
 from planner.model import load as load_model
 from planner.plan import Workload
 from planner.priced import PricedModel, price_model
-from planner.search.nearest import peak_bytes
+from planner.search.least import peak_bytes
 from planner.search.uneven.candidates import balanced_candidates, joined, least_seconds
 from planner.step.assemble import assemble_all, dag_groups
 
